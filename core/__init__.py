@@ -1,0 +1,1 @@
+"""The engine and the contract. Imports nothing outside `core/`."""

@@ -1,0 +1,31 @@
+"""The errors Headstock raises on purpose. Each message says what was asked, what was found and what to do."""
+
+from __future__ import annotations
+
+
+class HeadstockError(Exception):
+    """Base of all errors raised on purpose; the CLI prints its text and no traceback."""
+
+
+class InvalidInput(HeadstockError, ValueError):
+    """A value from the user is wrong; nothing has been started or lost.
+
+    `field` names the parameter, as the user wrote it.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class ModelError(HeadstockError):
+    """A model cannot be found, read, verified or served; raised before weights load where possible."""
+
+
+class BackendError(HeadstockError):
+    """An attention backend is unknown, ambiguous, unavailable or does not fit; the text lists all reasons."""
+
+
+class CapacityError(HeadstockError):
+    """The KV cache cannot hold what was asked of it; the text states the capacity."""
