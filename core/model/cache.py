@@ -1,7 +1,8 @@
 """The folder of converted models: each entry is built once, appears whole or not at all, and heals itself.
 
-An entry is built in a temporary sibling, flushed to disk, and renamed into place under a file lock. Its marker file, written last,
-lists every file with its size, so an entry that was cut short or lost a file is noticed by a few `stat` calls and built again.
+An entry is built in a temporary sibling, flushed to disk, and renamed into place under a file lock. Its marker file,
+written last, lists every file with its size, so an entry that was cut short or lost a file is noticed by a few `stat`
+calls and built again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turning a GGUF file into a Hugging Face folder of safetensors, so that it is dequantised once and mapped ever after."""
+"""Turning a GGUF file into a Hugging Face folder of safetensors, so that it is dequantised only once."""
 
 from __future__ import annotations
 
