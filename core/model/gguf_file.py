@@ -1,7 +1,8 @@
 """Reading a GGUF file: its metadata, its tensors under Hugging Face's names, and the config that describes them.
 
-llama.cpp's files keep what `config.json` says under other keys, and store some tensors in another order. Both are undone here, for
-the architectures of `ARCHITECTURES`; anything else in the file is refused by name, since leaving it out would change the answers.
+llama.cpp's files keep what `config.json` says under other keys, and store some tensors in another order. Both are
+undone here, for the architectures of `ARCHITECTURES`; anything else in the file is refused by name, since leaving it out
+would change the answers.
 """
 
 from __future__ import annotations
@@ -166,10 +167,8 @@ class GGUFFile:
                 config[field] = value
         config.setdefault("vocab_size", len(self.require("tokenizer.ggml.tokens")))
         if "head_dim" not in config:
-            hidden, heads = (
-                self.require(f"{self._prefix}.{key}") for key in ("embedding_length", "attention.head_count")
-            )
-            config["head_dim"] = hidden // heads
+            hidden = self.require(f"{self._prefix}.embedding_length")
+            config["head_dim"] = hidden // self.require(f"{self._prefix}.attention.head_count")
         config["rms_norm_eps"] = _shortest(self.require(f"{self._prefix}.attention.layer_norm_rms_epsilon"))
         config["rope_parameters"] = self._rope(config["head_dim"])
         config["tie_word_embeddings"] = not any(t.name == "output.weight" for t in self._reader.tensors)

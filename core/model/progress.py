@@ -10,7 +10,7 @@ class Progress(Protocol):
     """Told how far a task has come."""
 
     def __call__(self, task: str, done: int, total: int) -> None:
-        """`done` of `total` bytes of `task` are finished; `done == total` ends it, `total == 0` is of unknown length."""
+        """`done` of `total` bytes of `task` are finished; `done == total` ends it, a `total` of 0 is unknown."""
         ...
 
 

@@ -32,8 +32,8 @@ class ModelFolder:
 def resolve_model(name: str | os.PathLike[str], *, progress: Progress | None = None) -> ModelFolder:
     """Find the model called `name`, fetching and converting it where needed.
 
-    A short name of `PACKAGED_MODELS`, the path of a Hugging Face folder, the path of a GGUF file (converted once into the
-    cache), or a name on the Hugging Face Hub. A folder that is called like a packaged model is meant by ``./name``.
+    A short name of `PACKAGED_MODELS`, the path of a Hugging Face folder, the path of a GGUF file (converted once into
+    the cache), or a name on the Hugging Face Hub. A folder called like a packaged model is meant by ``./name``.
     `progress` is told about long work; by default a bar is drawn where stderr is a terminal.
     Raises `ModelError` where the model is not found, damaged, or cannot be fetched or stored.
     """
