@@ -1,0 +1,66 @@
+# Needs Linux or macOS, make, and Python 3.11 or newer with venv and pip. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV ?= .venv
+# A further package index for torch, e.g. https://download.pytorch.org/whl/cpu where there is no GPU: on Linux the default index
+# carries the CUDA build, some 3 GB with its libraries. A torch of the pinned version that is already in $(VENV) is kept.
+TORCH_INDEX ?=
+MODEL ?= smollm2
+PROMPT ?= What does a lathe do? Answer in one sentence.
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+# setuptools comes from constraints.txt, not from a build environment that would take the newest.
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+METADATA := pyproject.toml constraints.txt core/version.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Headstock needs Python 3.11 or newer, and \
+	$(PYTHON) is {sys.version.split()[0]}; name another with: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: what is installed is as new as the files that say what to install.
+$(VENV)/.installed: $(METADATA) | $(BIN)/python
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+.PHONY: demo
+demo: $(VENV)/.installed ## make .venv, install, and let a small model answer through the chosen backend
+	$(BIN)/headstock generate $(MODEL) "$(PROMPT)" --max-tokens 64
+
+.PHONY: test
+test: lint ## lint, type check and run the tests; what .ci/run runs
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: test-heavy
+test-heavy: $(VENV)/.installed-dev ## run the tests that take too long for every run
+	$(BIN)/python -m pytest -m "heavy and not gpu" --timeout 3600 $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.installed-dev ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+.PHONY: format
+format: $(VENV)/.installed-dev ## let ruff put the source in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: clean
+clean: ## remove .venv, builds and caches; the converted models in the user's cache stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
