@@ -1,6 +1,6 @@
 """Headstock: attention backends as plugins, and an engine that serves real models through them.
 
-Nothing is imported at load (PEP 562): ``import headstock`` costs next to nothing, and the public names arrive on first use.
+Nothing is imported at load (PEP 562): ``import headstock`` costs next to nothing, and public names arrive on first use.
 """
 
 from __future__ import annotations

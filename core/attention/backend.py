@@ -30,7 +30,8 @@ class NoOptions:
 
 
 class Backend(ABC, Generic[PlanT]):
-    """What all kinds of backend share: they say what they can do, and plan a step. Its **name** is that of its entry point.
+    """What all kinds of backend share: they say what they can do, and plan a step. Its **name** is that of its entry
+    point.
 
     `AttentionBackend` attends over K and V; backends over recurrent states will stand beside it.
     """
@@ -69,7 +70,7 @@ class Backend(ABC, Generic[PlanT]):
         """Host work, once a step and attention group. Its tensors keep their addresses from capture to replay."""
         return cast(PlanT, batch)
 
-    def prepare(self, plan: PlanT) -> None:  # noqa: B027 - a hook, empty on purpose
+    def prepare(self, plan: PlanT) -> None:
         """Recordable device work, once a step before the first layer."""
 
     @classmethod
@@ -94,9 +95,11 @@ class AttentionBackend(Backend[PlanT]):
     An instance belongs to one thread and stream, and holds no state at module level: several coexist.
     Conventions every backend keeps, held by the tests:
 
-    - *causal* is aligned bottom-right; a causal window of W attends to W keys, the current one included; not causal, |i-j| < W.
+    - *causal* is aligned bottom-right; a causal window of W attends to W keys, the current one included; not causal,
+      |i-j| < W.
     - order: scale, softcap, ALiBi, mask, sink. A sink enters the denominator once, unscaled, per query head.
-    - a row without a key gives 0 and LSE -inf (with a sink: 0 and LSE = sink). LSE is natural, (T, Hq), and includes the sink.
+    - a row without a key gives 0 and LSE -inf (with a sink: 0 and LSE = sink). LSE is natural, (T, Hq), and includes
+      the sink.
     - query head h reads KV head h // (Hq // Hkv).
     - what slots hold that no sequence owns, NaN included, never reaches an output; rows of padding come out finite.
     - offsets into the cache are 64-bit.
@@ -104,13 +107,15 @@ class AttentionBackend(Backend[PlanT]):
     A backend puts right inside itself what its library does differently.
     """
 
-    def bind(self, layer: LayerParams) -> None:  # noqa: B027 - a hook, empty on purpose
+    def bind(self, layer: LayerParams) -> None:
         """Once a layer after weights are loaded, and at a swap."""
 
     def write_kv(self, layer: LayerParams, key: Tensor, value: Tensor, kv_cache: KVCache, slot_mapping: Tensor) -> None:
-        """Write `key` (T, Hkv, D) and `value` (T, Hkv, Dv) into the cache at int64 `slot_mapping` (T,); -1 writes nothing.
+        """Write `key` (T, Hkv, D) and `value` (T, Hkv, Dv) into the cache at int64 `slot_mapping` (T,); -1 writes
+        nothing.
 
-        Comes before `forward` of the same layer, which never writes: so a block can be hit in the step that computes it.
+        Comes before `forward` of the same layer, which never writes: so a block can be hit in the step that computes
+        it.
         """
         kv_cache.layout.scatter(kv_cache, layer, key, value, slot_mapping)
 
@@ -129,6 +134,7 @@ class AttentionBackend(Backend[PlanT]):
     ) -> None:
         """Fill `out` (T, Hq, Dv), and `lse_out` (T, Hq) float32 where given, for `query` (T, Hq, D).
 
-        `key` and `value` are the step's own rows (T, Hkv, D), None where the cache is shared with another layer; those of
+        `key` and `value` are the step's own rows (T, Hkv, D), None where the cache is shared with another layer; those
+        of
         cached layers are in `kv_cache` as well by now. Only the last dimension of a tensor is surely contiguous.
         """

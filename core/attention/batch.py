@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -50,9 +52,11 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionBatch:
-    """R rows (requests) with T query tokens in all, flattened: row r owns tokens `query_start_loc[r]:query_start_loc[r+1]`.
+    """R rows (requests) with T query tokens in all, flattened: row r owns tokens
+    `query_start_loc[r]:query_start_loc[r+1]`.
 
-    Rows are ordered decode, extend, prefill (see `RowCounts`). Padding: slot -1 writes nothing, padded table entries name the
+    Rows are ordered decode, extend, prefill (see `RowCounts`). Padding: slot -1 writes nothing, padded table entries
+    name the
     null block 0, padded `seq_lens` are as the backend declared; `num_reqs` and `num_tokens` count only what is real.
     """
 
@@ -113,15 +117,20 @@ class AttentionBatch:
         )
 
 
+def host_ints(values: Tensor) -> list[int]:
+    """A tensor of integers as a list; waits for the device it is on."""
+    return cast("list[int]", values.tolist())  # pyright: ignore[reportUnknownMemberType]
+
+
 def count_rows(query_lens: Tensor, seq_lens: Tensor, decode_query_len: int) -> RowCounts:
-    """Counts of a batch on the host; a batch that is not in order decode, extend, prefill counts as extend throughout."""
+    """Counts of a batch on the host; one that is not in order decode, extend, prefill counts as extend throughout."""
     context = seq_lens > query_lens
     decode = context & (query_lens <= decode_query_len)
     sort = torch.where(decode, 0, torch.where(context, 1, 2))
     if bool((sort[1:] < sort[:-1]).any()):
         return RowCounts(extends=len(sort), extend_tokens=int(query_lens.sum()))
-    rows = torch.bincount(sort, minlength=3).tolist()
-    tokens = torch.bincount(sort, weights=query_lens.double(), minlength=3).long().tolist()
+    rows = host_ints(torch.bincount(sort, minlength=3))
+    tokens = host_ints(torch.bincount(sort, weights=query_lens.double(), minlength=3).long())
     return RowCounts(
         decodes=rows[0],
         decode_tokens=tokens[0],
@@ -137,7 +146,7 @@ def _clip(counts: RowCounts, first: int, end: int, query_start_loc: Tensor) -> R
     bounds = [0, counts.decodes, counts.decodes + counts.extends, counts.decodes + counts.extends + counts.prefills]
     rows: list[int] = []
     tokens: list[int] = []
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in pairwise(bounds):
         a, b = max(low, first), min(high, end)
         rows.append(max(0, b - a))
         tokens.append(int(query_start_loc[b] - query_start_loc[a]) if b > a else 0)

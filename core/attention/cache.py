@@ -59,7 +59,8 @@ class KVCache:
 class KVLayout(ABC):
     """A named order of K and V in memory. Plugins add layouts by the hook `headstock_kv_layouts`.
 
-    A layout is more than an order of axes: the packed K of ROCm's kernels has no strided (block, token, head) view. So a
+    A layout is more than an order of axes: the packed K of ROCm's kernels has no strided (block, token, head) view. So
+    a
     layout says which planes it needs, and how rows get in and out; a kernel that reads the layout knows the rest.
     """
 
@@ -85,11 +86,12 @@ class KVLayout(ABC):
     def scatter(self, cache: KVCache, layer: LayerParams, key: Tensor, value: Tensor, slots: Tensor) -> None:
         """Write key (T, Hkv, D) and value (T, Hkv, Dv) to `slots` (T,), quantised where the format is scaled.
 
-        Slot -1 writes nothing. On a device that is done without a sync: such rows rewrite the null block with what it holds.
+        Slot -1 writes nothing. On a device that is done without a sync: such rows rewrite the null block with what it
+        holds.
         """
-        for name, rows, scale in (("k", key, layer.k_scale), ("v", value, layer.v_scale)):
+        for name, fresh, scale in (("k", key, layer.k_scale), ("v", value, layer.v_scale)):
             plane = cache.planes[name]
-            rows = quantize(rows, scale, plane.dtype)
+            rows = quantize(fresh, scale, plane.dtype)
             if slots.device.type == "cpu":
                 if slots.numel() and int(slots.min()) < 0:
                     keep = slots >= 0
@@ -109,7 +111,7 @@ class KVLayout(ABC):
 
 
 def slots_of(block_table: Tensor, length: int, block_size: int) -> Tensor:
-    """int64 slots of the first `length` tokens of a row with int32 `block_table` (width,); 64-bit before multiplying."""
+    """int64 slots of the first `length` tokens of a row of the block table, int32 (width,), widened first."""
     blocks = block_table[: (length + block_size - 1) // block_size].long()
     slots = blocks[:, None] * block_size + torch.arange(block_size, device=blocks.device)
     return slots.flatten()[:length]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from typing import cast
 
 from .spec import AttentionSpec
 
@@ -128,7 +129,7 @@ def _show(value: object) -> str:
     if value is None or value is False:
         return "nothing"
     if isinstance(value, frozenset):
-        return ", ".join(sorted(map(str, value))) or "nothing"
+        return ", ".join(sorted(str(v) for v in cast("frozenset[object]", value))) or "nothing"
     return "yes" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -113,4 +113,6 @@ class PhaseComposite(AttentionBackend[PhasePlan]):
 def by_phase(decode: type[AnyBackend], prefill: type[AnyBackend]) -> type[AnyBackend]:
     """A backend that sends decode rows to `decode` and the others to `prefill`."""
     name = f"{decode.__name__}And{prefill.__name__}"
-    return PhaseComposite.derive(name, decode_cls=decode, prefill_cls=prefill, requires=decode.requires + prefill.requires)
+    return PhaseComposite.derive(
+        name, decode_cls=decode, prefill_cls=prefill, requires=decode.requires + prefill.requires
+    )

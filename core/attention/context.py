@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _CURRENT: ContextVar[ForwardContext] = ContextVar("headstock_forward_context")
 
 
 @contextmanager
-def forward_context(context: ForwardContext) -> Iterator[None]:
+def forward_context(context: ForwardContext) -> Generator[None]:
     """Make `context` the current one of this thread or task."""
     token = _CURRENT.set(context)
     try:

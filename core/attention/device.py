@@ -1,4 +1,4 @@
-"""`Device`: what a backend's capabilities are a function of. A plain value, probed from a machine or taken from a profile."""
+"""`Device`: what a backend's capabilities are a function of. A plain value, probed or taken from a profile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator, or the CPUs of one machine. No torch object inside: `explain` reasons about cards that are not here."""
+    """One accelerator, or the CPUs of one machine. Holds no torch object: `explain` can speak of cards not here."""
 
     platform: str
     """``"cpu"``, ``"cuda"``, ``"rocm"``, ``"xpu"`` or ``"mps"``."""

@@ -22,7 +22,7 @@ class Attention(nn.Module):
         self.alibi_slopes = alibi_slopes
 
     def forward(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> Tensor:
-        """(T, Hq, Dv) for query (T, Hq, D), key (T, Hkv, D), value (T, Hkv, Dv); key and value None reads a shared cache."""
+        """(T, Hq, Dv) for query (T, Hq, D), key (T, Hkv, D), value (T, Hkv, Dv); without, it reads a shared cache."""
         context = current_context()
         layer = context.layers[self.name]
         if key is not None and value is not None and layer.kv_cache is not None:

@@ -11,7 +11,7 @@ from .spec import AttentionSpec
 
 
 class TokenMajor(KVLayout):
-    """NHD: planes (num_blocks, block_size, H, D). A token's heads lie together; consecutive blocks are one run of tokens."""
+    """NHD: planes (num_blocks, block_size, H, D). A token's heads lie together; consecutive blocks are one run."""
 
     name = "nhd"
 

@@ -31,7 +31,7 @@ class AttentionChoice:
     distribution: str
     """Package it comes from, with version, e.g. ``"headstock 0.1.0"``."""
     origin: str
-    """Who decided: ``"layer"``, ``"kind"``, ``"phase"``, ``"flag"``, ``"environment"``, ``"tuned"`` or ``"ranked"``, with the detail."""
+    """Who decided: layer, kind, phase, flag, environment, tuned or ranked, with the detail after a colon."""
     options: Any = None
     """Instance of `cls.Options`."""
     rejected: tuple[Rejection, ...] = ()

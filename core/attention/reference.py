@@ -1,6 +1,7 @@
 """Attention by its definition, in float64: what every backend is held against.
 
-Each query row gathers just the keys it may see and is computed alone, so there is no masking to get wrong: a key that is not
+Each query row gathers just the keys it may see and is computed alone, so there is no masking to get wrong: a key that
+is not
 seen is not read. Slow on purpose.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .batch import AttentionBatch
+from .batch import AttentionBatch, host_ints
 from .cache import KVCache, slots_of
 from .params import LayerParams
 from .spec import AttentionSpec
@@ -58,7 +59,7 @@ def attend_sequence(
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One sequence: query (t, Hq, D) at its end, keys (n, Hkv, D), values (n, Hkv, Dv). Returns float64 out and LSE (t, Hq)."""
+    """One sequence: query (t, Hq, D) at its end, keys (n, Hkv, D), values (n, Hkv, Dv). Gives float64 out and LSE."""
     query, keys, values = query.double(), keys.double(), values.double()
     sinks = None if sinks is None else sinks.double()
     out = query.new_zeros(len(query), spec.num_heads, spec.head_size_v)
@@ -85,8 +86,8 @@ def attend_batch(
     """A whole batch, from the cache or from ragged `key` and `value`: float64 out (T, Hq, Dv) and LSE (T, Hq)."""
     out = query.new_zeros(*query.shape[:2], layer.spec.head_size_v, dtype=torch.float64)
     lse = query.new_zeros(query.shape[:2], dtype=torch.float64)
-    starts = batch.query_start_loc.tolist()
-    lengths = batch.seq_lens.tolist()
+    starts = host_ints(batch.query_start_loc)
+    lengths = host_ints(batch.seq_lens)
     for row in range(batch.num_reqs):
         rows = slice(starts[row], starts[row + 1])
         if kv_cache is not None and batch.block_table is not None:

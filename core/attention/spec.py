@@ -9,7 +9,7 @@ from ..errors import InvalidInput
 from .formats import DTYPE_FORMATS, kv_format
 
 KINDS = ("decoder", "encoder", "cross", "latent")
-"""Causal self-attention over a cache; bidirectional self-attention; attention to an encoder's states; MLA's latent form."""
+"""Self-attention over a cache; bidirectional self-attention; attention to an encoder's states; MLA's latent form."""
 KV_SOURCES = ("cache", "ragged")
 """K and V come from the paged cache, or straight from the step's own rows."""
 MASKS = ("spans", "tree")
@@ -124,4 +124,4 @@ def _window(value: tuple[int, int] | None) -> tuple[int, int] | None:
         return None
     if len(value) != 2 or min(value) < -1:
         raise InvalidInput("window", f"must be (keys before, keys after) with -1 for no bound, not {value}")
-    return tuple(value)
+    return (value[0], value[1])
