@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from support.wheels import Distributions, build_headstock
+from support.wheels import Distributions, Installed, build_headstock, install_headstock
 
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     """Headstock's sdist and wheel, built once."""
     return build_headstock(tmp_path_factory.mktemp("distributions"))
+
+
+@pytest.fixture(scope="session")
+def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment that holds the wheel, outside the checkout: for end-to-end tests."""
+    return install_headstock(distributions.wheel, tmp_path_factory.mktemp("installed"))

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -86,3 +87,30 @@ def bare_environment(folder: Path) -> tuple[Path, Path]:
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     (site,) = folder.glob("lib/python*/site-packages")
     return folder / "bin" / "python", site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An environment that holds Headstock's wheel, and sees the libraries of the one that runs the tests."""
+
+    bin: Path
+    site: Path
+    elsewhere: Path
+    """An empty folder, in which its commands are run."""
+
+    def __call__(self, command: str, *arguments: str) -> str:
+        """Run a command of this environment and return its stdout."""
+        __tracebackhide__ = True
+        env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        return run(self.bin / command, *arguments, cwd=self.elsewhere, env=env)
+
+
+def install_headstock(wheel: Path, folder: Path) -> Installed:
+    """Install the wheel into a new environment below `folder`."""
+    python, site = bare_environment(folder / "venv")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", wheel)
+    # A path in a .pth file does not bring that folder's own .pth files along, so the editable install stays out.
+    (site / "libraries.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    return Installed(bin=python.parent, site=site, elsewhere=elsewhere)
