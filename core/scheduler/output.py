@@ -1,4 +1,7 @@
-"""The values that pass between scheduler, worker and front end in one step. All are immutable; nobody holds a reference to another's state."""
+"""The values that pass between scheduler, worker and front end in one step.
+
+All are immutable; nobody holds a reference to another's state.
+"""
 
 from __future__ import annotations
 

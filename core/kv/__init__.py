@@ -1,0 +1,32 @@
+"""Paged KV cache bookkeeping: blocks, prefix cache, block tables. Ids and counts only; the tensors are elsewhere."""
+
+from __future__ import annotations
+
+from .block_pool import BlockPool
+from .hashing import Adapter, BlockChain, BlockHasher, BlockKey, Item, PrefixIdentity
+from .manager import KVCacheManager, KVRequest, PrefixHit
+from .prefix_index import HashChainIndex, PrefixIndex
+from .spec import FULL_RETENTION, NULL_BLOCK, KVCacheConfig, KVGroupSpec, Retention, num_blocks_for
+from .stats import PrefixCacheStats
+
+__all__ = [
+    "FULL_RETENTION",
+    "NULL_BLOCK",
+    "Adapter",
+    "BlockChain",
+    "BlockHasher",
+    "BlockKey",
+    "BlockPool",
+    "HashChainIndex",
+    "Item",
+    "KVCacheConfig",
+    "KVCacheManager",
+    "KVGroupSpec",
+    "KVRequest",
+    "PrefixCacheStats",
+    "PrefixHit",
+    "PrefixIdentity",
+    "PrefixIndex",
+    "Retention",
+    "num_blocks_for",
+]

@@ -1,0 +1,190 @@
+"""Gives requests their blocks: finds cached prefixes, allocates all or nothing, takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .block_pool import BlockPool
+from .group import make_group
+from .hashing import BlockChain, BlockHasher, PrefixIdentity
+from .prefix_index import HashChainIndex, PrefixIndex
+from .spec import KVCacheConfig, alignment
+from .stats import PrefixCacheStats
+
+
+class KVRequest(Protocol):
+    """What the manager reads of a request."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far: prompt and outputs."""
+        ...
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Of those, the ones whose KV is in the request's blocks once all steps scheduled so far have run."""
+        ...
+
+    @property
+    def chains(self) -> Sequence[BlockChain]:
+        """Per KV group, keys of all full blocks of the known tokens; from `KVCacheManager.new_chains`."""
+        ...
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """False for a request that needs every prompt token computed, such as for prompt log probabilities."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixHit:
+    """A cached prefix, not yet held: its blocks may be evicted until `allocate_slots` takes them."""
+
+    num_tokens: int
+    blocks: tuple[Sequence[int], ...]
+    """Per KV group, block ids."""
+
+
+class KVCacheManager:
+    """Owner of the block pool and of every request's block tables.
+
+    Tables of all groups draw on one pool of ids. `hasher` and `index` are the prefix cache's; both have sound defaults.
+    """
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        enable_prefix_caching: bool = True,
+        hasher: BlockHasher | None = None,
+        index: PrefixIndex | None = None,
+    ) -> None:
+        self.config = config
+        self.enable_prefix_caching = enable_prefix_caching
+        self.max_tokens = config.max_tokens
+        """Tokens whose KV one request can hold when it is alone."""
+        self.prefix_stats = PrefixCacheStats()
+        if enable_prefix_caching and index is None:
+            index = HashChainIndex()
+        self.pool = BlockPool(config.num_blocks, index if enable_prefix_caching else None)
+        self.groups = tuple(make_group(i, spec, self.pool) for i, spec in enumerate(config.groups))
+        self._hasher = hasher or BlockHasher()
+        self._alignment = alignment(config.groups)
+        self._no_hit = PrefixHit(num_tokens=0, blocks=((),) * len(self.groups))
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that requests own, 0 to 1."""
+        return self.pool.usage
+
+    def new_chains(self, identity: PrefixIdentity) -> tuple[BlockChain, ...]:
+        """Key chains for a new request, one a group, shared by groups of equal block size; none without caching."""
+        if not self.enable_prefix_caching:
+            return ()
+        chains = {group.block_size: BlockChain(self._hasher, group.block_size, identity) for group in self.groups}
+        return tuple(chains[group.block_size] for group in self.groups)
+
+    def get_computed_blocks(self, request: KVRequest) -> PrefixHit:
+        """The longest usable cached prefix. Changes nothing.
+
+        At least one token is left to compute, since its logits are needed; and a hit ends where every group ends a
+        block.
+        """
+        if not (self.enable_prefix_caching and request.reads_prefix_cache):
+            return self._no_hit
+        length = request.num_tokens - 1
+        found: list[list[int]] = []
+        for group, chain in zip(self.groups, request.chains, strict=True):
+            blocks = group.find_hit(chain.keys, length)
+            length = min(length, len(blocks) * group.block_size)
+            found.append(blocks)
+        length -= length % self._alignment
+        if not length:
+            return self._no_hit
+        cut = tuple(blocks[: length // group.block_size] for group, blocks in zip(self.groups, found, strict=True))
+        return PrefixHit(num_tokens=length, blocks=cut)
+
+    def allocate_slots(
+        self,
+        request: KVRequest,
+        num_new_tokens: int,
+        hit: PrefixHit | None = None,
+        *,
+        full_sequence_must_fit: bool = False,
+        keep_free: int = 0,
+    ) -> tuple[tuple[int, ...], ...] | None:
+        """Hold blocks for `num_new_tokens` after the computed ones, adopting `hit` first; per group, the fresh ids.
+
+        None, with nothing changed, where too few blocks are free. `hit` comes from `get_computed_blocks` for a request
+        that holds nothing. `full_sequence_must_fit` asks for room for all known tokens though only blocks for the new
+        ones are taken, and `keep_free` for so many blocks left over. Raises `ValueError` where `num_new_tokens` is not
+        positive, or a hit is given for a request that holds blocks.
+        """
+        if num_new_tokens < 1:
+            raise ValueError(f"request {request.request_id}: {num_new_tokens} new tokens need no slots")
+        target = request.num_computed_tokens + num_new_tokens
+        if hit is not None:
+            target += hit.num_tokens
+        room = max(target, request.num_tokens) if full_sequence_must_fit else target
+        need = self.blocks_missing(request.request_id, room)
+        if hit is not None:
+            # Hits that someone holds cost nothing; the others leave the free queue like fresh ones.
+            held = sum(self.pool.ref_counts[block] > 0 for blocks in hit.blocks for block in blocks)
+            need -= held
+        if need and need + keep_free > self.pool.num_free_blocks:
+            return None
+        if hit is not None:
+            self._adopt(request.request_id, hit)
+        return tuple([group.extend(request.request_id, target) for group in self.groups])
+
+    def cache_blocks(self, request: KVRequest, num_tokens: int) -> None:
+        """Make full blocks of the request's first `num_tokens` findable, once it is sure that this step computes them.
+
+        Tokens not yet known, such as drafts, are left out.
+        """
+        if not self.enable_prefix_caching:
+            return
+        final = min(num_tokens, request.num_tokens)
+        for group, chain in zip(self.groups, request.chains, strict=True):
+            group.cache(request.request_id, chain.keys, final)
+
+    def record_admission(self, request: KVRequest, hit: PrefixHit, *, resumed: bool) -> None:
+        """Count an admission with its hit in the statistics."""
+        if self.enable_prefix_caching and request.reads_prefix_cache:
+            self.prefix_stats = self.prefix_stats.admitted(request.num_tokens, hit.num_tokens, resumed=resumed)
+
+    def blocks_missing(self, request_id: str, num_tokens: int) -> int:
+        """Blocks, over all groups, to add before the request's tables cover `num_tokens`."""
+        return sum([group.blocks_missing(request_id, num_tokens) for group in self.groups])
+
+    def block_ids(self, request_id: str) -> tuple[tuple[int, ...], ...]:
+        """Per group, the request's whole table; empty ones where it holds nothing."""
+        return tuple([tuple(group.tables.get(request_id, ())) for group in self.groups])
+
+    def free(self, request_id: str) -> None:
+        """Give back all blocks of a request; nothing where it holds none.
+
+        Later positions come first, across the groups, so that what is evicted first is the tail of the prefix.
+        """
+        ends = [
+            ((i + 1) * group.block_size, block)
+            for group in self.groups
+            for i, block in enumerate(group.drop(request_id))
+        ]
+        ends.sort(key=lambda end: end[0], reverse=True)
+        self.pool.free_blocks(block for _, block in ends)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, changing nothing, while any request holds blocks."""
+        return self.pool.reset_prefix_cache()
+
+    def _adopt(self, request_id: str, hit: PrefixHit) -> None:
+        # All groups' hits are held before any fresh block is taken, which could evict one (vllm-project/vllm#33775).
+        for blocks in hit.blocks:
+            self.pool.touch(blocks)
+        for group, blocks in zip(self.groups, hit.blocks, strict=True):
+            group.adopt(request_id, blocks)

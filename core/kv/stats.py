@@ -1,0 +1,35 @@
+"""How well the prefix cache does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCacheStats:
+    """Counts since the start, made at admission, so that looking twice counts once."""
+
+    num_requests: int = 0
+    """Requests admitted for the first time that may read the cache."""
+    num_query_tokens: int = 0
+    """Their tokens."""
+    num_hit_tokens: int = 0
+    """Those of them whose KV was there."""
+    num_resumed_hit_tokens: int = 0
+    """Tokens that requests found again after a preemption, mostly their own: saved work, but no sign of sharing."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of first-time tokens that were cached, 0 to 1."""
+        return self.num_hit_tokens / self.num_query_tokens if self.num_query_tokens else 0.0
+
+    def admitted(self, num_tokens: int, num_hit_tokens: int, *, resumed: bool) -> PrefixCacheStats:
+        """These counts and one more admission."""
+        if resumed:
+            return replace(self, num_resumed_hit_tokens=self.num_resumed_hit_tokens + num_hit_tokens)
+        return replace(
+            self,
+            num_requests=self.num_requests + 1,
+            num_query_tokens=self.num_query_tokens + num_tokens,
+            num_hit_tokens=self.num_hit_tokens + num_hit_tokens,
+        )

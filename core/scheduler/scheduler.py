@@ -1,0 +1,279 @@
+"""Decides, step by step, which requests compute how many tokens, and takes their results in.
+
+There is no prefill and no decode phase: each step lets the computed tokens of every request catch up with its known
+ones, within a token budget. The idea is vLLM's; chunked prefills beside decodes are Sarathi-Serve's (arXiv 2403.02310).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from ..errors import HeadstockError, InvalidInput
+from ..kv import KVCacheManager, PrefixIdentity
+from .admission import check_admissible
+from .config import SchedulerConfig
+from .output import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
+from .queue import QUEUES, rank
+from .request import Request
+from .stats import SchedulerStats
+from .status import RequestStatus
+from .step import BlockIds, Step
+from .stop import Stop, check_stop
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Owner of all requests. One thread calls `schedule`, runs the step, and calls `update_from_output`, in turn.
+
+    `abort` and `add` may come at any point between. `clock` gives seconds of `time.monotonic()`.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, kv: KVCacheManager, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.config = config
+        self.kv = kv
+        self._clock = clock
+        # The newest token has no KV yet, so a request may know one token more than the cache can hold.
+        self._max_total_tokens = min(config.max_model_len, kv.max_tokens + 1)
+        self._watermark = int(config.watermark * kv.config.num_blocks)
+        self._requests: dict[str, Request] = {}
+        self._running: dict[str, Request] = {}
+        self._waiting = QUEUES[config.policy]()
+        self._finished: list[str] = []
+        self._orders = itertools.count()
+        self._num_steps = 0
+        self._num_mixed_steps = 0
+        self._num_preemptions = 0
+
+    # Requests come and go.
+
+    def add(self, source: EngineRequest) -> None:
+        """Queue a request, or raise with nothing kept of it.
+
+        Raises `InvalidInput` where the prompt is empty, leaves no room for a token
+        (``len(prompt) + 1 > max_model_len``), asks for several completions or reuses the id of a live request, and
+        `CapacityError` where the KV cache cannot hold the prompt and one token even when nothing else runs.
+        """
+        if source.request_id in self._requests:
+            raise InvalidInput("request_id", f"{source.request_id!r} is the id of a request that still runs or waits")
+        check_admissible(source, self.config, self.kv)
+        request = Request(
+            source,
+            chains=self.kv.new_chains(PrefixIdentity(cache_salt=source.cache_salt)),
+            order=next(self._orders),
+            max_model_len=self.config.max_model_len,
+        )
+        self._requests[request.request_id] = request
+        self._waiting.add(request)
+
+    def abort(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
+        """End requests in whatever state they are; ids that do not live are ignored. One last output for each ended."""
+        outputs: list[EngineCoreOutput] = []
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._finish(request, Stop(RequestStatus.FINISHED_ABORTED))
+                outputs.append(
+                    EngineCoreOutput(
+                        request_id=request_id,
+                        finish_reason=request.status.finish_reason,
+                        num_cached_tokens=request.num_cached_tokens,
+                        num_preemptions=request.num_preemptions,
+                        first_scheduled_time=request.first_scheduled_time,
+                    )
+                )
+        return outputs
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request is running or waiting."""
+        return bool(self._requests)
+
+    def stats(self) -> SchedulerStats:
+        """Counters as of now."""
+        return SchedulerStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_steps=self._num_steps,
+            num_mixed_steps=self._num_mixed_steps,
+            num_preemptions=self._num_preemptions,
+            kv_usage=self.kv.usage,
+            prefix_cache=self.kv.prefix_stats,
+        )
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, changing nothing, while requests run."""
+        return self.kv.reset_prefix_cache()
+
+    # A step is decided.
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step. Running requests come first; others are admitted only when nobody had to be preempted."""
+        step = Step(self.config.max_num_batched_tokens)
+        self._schedule_running(step)
+        if not step.preempted:
+            self._admit_waiting(step)
+        output = step.output(self._finished)
+        self._finished.clear()
+        if step.running or step.admitted:
+            self._num_steps += 1
+            self._num_mixed_steps += step.is_mixed
+        # Advanced now and not when results arrive: the next step depends on counts only.
+        for row in step.rows():
+            row.request.num_computed_tokens += row.num_tokens
+        return output
+
+    def _schedule_running(self, step: Step) -> None:
+        for request in self._by_length():
+            if request.status is not RequestStatus.RUNNING:
+                continue  # preempted in this step for one before it
+            num_tokens = self._chunk(request.num_tokens - request.num_computed_tokens, step)
+            if num_tokens == 0:
+                continue
+            block_ids = self._allocate(request, num_tokens, step)
+            if block_ids is not None:
+                step.place(request, num_tokens, block_ids)
+        # Not before all rows are certain: a cached block of a row taken out again would never be computed.
+        for row in step.running.values():
+            self.kv.cache_blocks(row.request, row.request.num_computed_tokens + row.num_tokens)
+
+    def _by_length(self) -> list[Request]:
+        """Running requests, those with a single token to compute first, so that long prompts cannot starve answers."""
+        decodes: list[Request] = []
+        prefills: list[Request] = []
+        for request in self._running.values():
+            single = len(request.token_ids) - request.num_computed_tokens == 1
+            (decodes if single else prefills).append(request)
+        return decodes + prefills
+
+    def _chunk(self, num_tokens: int, step: Step) -> int:
+        """How many of `num_tokens` fit in the step."""
+        limit = self.config.long_prefill_token_threshold or num_tokens
+        return min(num_tokens, limit, step.budget)
+
+    def _allocate(self, request: Request, num_tokens: int, step: Step) -> BlockIds | None:
+        """Blocks for a running request, preempting others for them; None where the request itself had to go."""
+        while (block_ids := self.kv.allocate_slots(request, num_tokens)) is None:
+            victim = self._victim()
+            self._preempt(victim, step)
+            if victim is request:
+                return None
+        return block_ids
+
+    def _victim(self) -> Request:
+        if self.config.policy == "priority":
+            return max(self._running.values(), key=rank)
+        return next(reversed(self._running.values()))
+
+    def _preempt(self, request: Request, step: Step) -> None:
+        step.preempt(request)
+        self.kv.free(request.request_id)
+        del self._running[request.request_id]
+        request.preempt()
+        self._waiting.restore(request)
+        self._num_preemptions += 1
+
+    def _admit_waiting(self, step: Step) -> None:
+        if not self._waiting:
+            return
+        # Blocks that admitted prompts will still take for their later chunks are spoken for.
+        reserved = sum([self._blocks_to_come(request) for request in self._running.values()])
+        while self._waiting and step.budget and len(self._running) < self.config.max_num_seqs:
+            request = self._waiting.peek()
+            hit = self.kv.get_computed_blocks(request)
+            num_tokens = self._chunk(request.num_tokens - hit.num_tokens, step)
+            keep_free = reserved + self._watermark if self._running else 0
+            fresh = self.kv.allocate_slots(request, num_tokens, hit, full_sequence_must_fit=True, keep_free=keep_free)
+            if fresh is None:
+                return
+            self._waiting.pop()
+            self.kv.record_admission(request, hit, resumed=request.num_preemptions > 0)
+            self._start(request, hit.num_tokens)
+            step.admit(request, num_tokens, self.kv.block_ids(request.request_id))
+            self.kv.cache_blocks(request, hit.num_tokens + num_tokens)
+            reserved += self._blocks_to_come(request)
+
+    def _blocks_to_come(self, request: Request) -> int:
+        return self.kv.blocks_missing(request.request_id, request.num_tokens)
+
+    def _start(self, request: Request, num_hit_tokens: int) -> None:
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = num_hit_tokens
+            request.first_scheduled_time = self._clock()
+        request.num_computed_tokens = num_hit_tokens
+        request.become(RequestStatus.RUNNING)
+        self._running[request.request_id] = request
+
+    # A step has been computed.
+
+    def update_from_output(self, scheduled: SchedulerOutput, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Take in what a step computed; news of each request that has any.
+
+        Requests that were aborted while the step ran are left out. Raises `HeadstockError` where the runner gave tokens
+        to a request whose prompt is not finished, or none to one that is ready for its next token.
+        """
+        outputs: list[EngineCoreOutput] = []
+        for request_id in scheduled.num_scheduled_tokens:
+            request = self._running.get(request_id)
+            if request is None:
+                continue
+            output = self._take(request, result)
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def _take(self, request: Request, result: ModelRunnerOutput) -> EngineCoreOutput | None:
+        request_id = request.request_id
+        sampled = result.sampled_token_ids.get(request_id, ())
+        if bool(sampled) != (request.num_computed_tokens == request.num_tokens):
+            raise HeadstockError(
+                f"request {request_id}: the model runner gave {len(sampled)} tokens after computing "
+                f"{request.num_computed_tokens} of {request.num_tokens}"
+            )
+        entries = result.prompt_logprobs.get(request_id)
+        prompt_logprobs = request.untold_prompt_logprobs(entries) if entries else ()
+        stop: Stop | None = None
+        kept = 0
+        for token_id in sampled:
+            request.append(token_id)
+            kept += 1
+            stop = check_stop(request, self._max_total_tokens)
+            if stop is not None:
+                break
+        if not kept and not prompt_logprobs:
+            return None
+        if stop is not None:
+            self._finish(request, stop)
+        return EngineCoreOutput(
+            request_id=request_id,
+            new_token_ids=tuple(sampled[:kept]),
+            new_logprobs=tuple(result.logprobs.get(request_id, ())[:kept]),
+            new_prompt_logprobs=prompt_logprobs,
+            finish_reason=request.status.finish_reason,
+            stop_reason=None if stop is None else stop.reason,
+            num_cached_tokens=request.num_cached_tokens,
+            num_preemptions=request.num_preemptions,
+            first_scheduled_time=request.first_scheduled_time,
+        )
+
+    def _finish(self, request: Request, stop: Stop) -> None:
+        """End a request from any live state and take its blocks back."""
+        if self._running.pop(request.request_id, None) is None:
+            self._waiting.remove(request.request_id)
+        else:
+            self._finished.append(request.request_id)
+        request.become(stop.status)
+        self.kv.free(request.request_id)
+        del self._requests[request.request_id]
+        if stop.status is RequestStatus.FINISHED_LENGTH_CAPPED and request.num_tokens > self.kv.max_tokens:
+            logger.warning(
+                "request %s ends at %d tokens: the KV cache holds %d",
+                request.request_id,
+                request.num_tokens,
+                self.kv.max_tokens,
+            )
