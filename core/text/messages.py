@@ -1,0 +1,74 @@
+"""Chat messages, checked: every complaint names the message and the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InvalidInput
+
+
+def check_messages(messages: Any) -> list[dict[str, Any]]:
+    """`messages` as plain JSON objects, without the fields that are None; `InvalidInput` for anything else.
+
+    A message needs a non-empty `role` and, unless it carries other fields such as `tool_calls`, a `content`: text, or a
+    list of parts with a `type` each.
+    """
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise InvalidInput("messages", f"must be a list of messages, not {type(messages).__name__}")
+    if not messages:
+        raise InvalidInput("messages", "is empty; give at least one message")
+    return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+
+
+def plain(field: str, value: Any) -> Any:
+    """A copy of `value` made of JSON types only; `InvalidInput` naming the place of anything else."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(field, str.__str__(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidInput(field, f"{value} is not a JSON number")
+        return float(value)
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidInput(field, f"key {key!r} is not text")
+        return {_text(field, str(key)): plain(f"{field}.{key}", item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(f"{field}[{index}]", item) for index, item in enumerate(value)]
+    raise InvalidInput(field, f"must be JSON data, not {type(value).__name__}")
+
+
+def _message(field: str, message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise InvalidInput(field, f"must be an object with role and content, not {type(message).__name__}")
+    clean = {key: item for key, item in plain(field, message).items() if item is not None}
+    role = clean.get("role")
+    if role is None:
+        raise InvalidInput(f"{field}.role", "is missing")
+    if not isinstance(role, str) or not role:
+        raise InvalidInput(f"{field}.role", f"must be text such as 'user', not {role!r}")
+    content = clean.get("content")
+    if content is None and clean.keys() <= {"role", "content", "name"}:
+        raise InvalidInput(f"{field}.content", "is missing")
+    if isinstance(content, list):
+        for index, part in enumerate(content):
+            if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+                raise InvalidInput(f"{field}.content[{index}]", "must be an object with a type, such as 'text'")
+    elif content is not None and not isinstance(content, str):
+        raise InvalidInput(f"{field}.content", f"must be text or a list of parts, not {type(content).__name__}")
+    return clean
+
+
+def _text(field: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        character = f"U+{ord(text[error.start]):04X}"
+        raise InvalidInput(field, f"character {error.start} is the lone surrogate {character}") from None
+    return text
