@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .core.outputs import CompletionOutput as CompletionOutput
     from .core.outputs import RequestOutput as RequestOutput
     from .core.params import SamplingParams as SamplingParams
+    from .core.version import __version__ as __version__
     from .entrypoints.llm import LLM as LLM
 
 __all__ = ["LLM", "AttentionBackend", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]

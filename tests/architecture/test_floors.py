@@ -47,7 +47,6 @@ FLOORS = {
     "backends": Floor(rooms=("core", "core/attention")),
     "selector": Floor(rooms=("core", "core/attention", "plugins"), libraries=("torch", "packaging")),
     "entrypoints": Floor(rooms=("headstock", *CORE, "plugins", "selector")),
-    "benchmarks": Floor(rooms=("headstock", "core", "entrypoints")),
     "headstock": Floor(rooms=(*CORE, "entrypoints"), libraries=()),
 }
 
