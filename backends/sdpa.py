@@ -90,7 +90,8 @@ class SdpaBackend(AttentionBackend[Plan]):
         lengths = batch.seq_lens_cpu if batch.seq_lens_cpu is not None else batch.seq_lens.cpu()
         starts = batch.query_start_loc_cpu
         queries = starts[1:] - starts[:-1]
-        single = (queries == 1) & (lengths > 0)
+        paged = batch.block_table is not None
+        single = (queries == 1) & (lengths > 0) & paged
         jobs = list(self._decode_jobs(batch, torch.nonzero(single).flatten(), lengths))
         empty: list[Tensor] = []
         for row in torch.nonzero(~single & (queries > 0)).flatten().tolist():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from .cache import KVLayout, Plane, storage_dtype
@@ -23,10 +24,10 @@ class TokenMajor(KVLayout):
         }
 
     def scatter_rows(self, plane: Tensor, rows: Tensor, slots: Tensor) -> None:
-        plane.view(-1, *plane.shape[2:]).index_copy_(0, slots, rows)
+        _indexable(plane).view(-1, *plane.shape[2:]).index_copy_(0, slots, _indexable(rows))
 
     def gather_rows(self, plane: Tensor, slots: Tensor, block_size: int) -> Tensor:
-        return plane.view(-1, *plane.shape[2:]).index_select(0, slots)
+        return _indexable(plane).view(-1, *plane.shape[2:]).index_select(0, slots).view(plane.dtype)
 
 
 class HeadMajor(KVLayout):
@@ -42,10 +43,15 @@ class HeadMajor(KVLayout):
 
     def scatter_rows(self, plane: Tensor, rows: Tensor, slots: Tensor) -> None:
         size = plane.shape[2]
-        plane[slots // size, :, slots % size] = rows
+        _indexable(plane)[slots // size, :, slots % size] = _indexable(rows)
 
     def gather_rows(self, plane: Tensor, slots: Tensor, block_size: int) -> Tensor:
-        return plane[slots // block_size, :, slots % block_size]
+        return _indexable(plane)[slots // block_size, :, slots % block_size].view(plane.dtype)
+
+
+def _indexable(x: Tensor) -> Tensor:
+    """The same memory, in a dtype that torch indexes: it does not know how to copy 8-bit floats by index."""
+    return x.view(torch.uint8) if x.element_size() == 1 else x
 
 
 LAYOUTS: dict[str, KVLayout] = {layout.name: layout for layout in (TokenMajor(), HeadMajor())}

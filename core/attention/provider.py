@@ -51,6 +51,19 @@ class AttentionSelection:
     notes: tuple[str, ...] = field(default=())
     """What the log should say, e.g. that a block size was changed and for whom."""
 
+    def summary(self) -> tuple[str, ...]:
+        """A line a backend: its name, package, who decided, and how many layers it serves."""
+        served: dict[tuple[str, str, str], int] = {}
+        for choice in self.choices.values():
+            key = (choice.backend, choice.distribution, choice.origin)
+            served[key] = served.get(key, 0) + 1
+        total = len(self.choices)
+        return tuple(
+            f"attention backend: {backend} ({distribution}), chosen by {origin}, for "
+            + (f"all {total} layers" if count == total else f"{count} of {total} layers")
+            for (backend, distribution, origin), count in served.items()
+        )
+
 
 class AttentionProvider(Protocol):
     """Implemented by the selector, by bridges and by tests."""

@@ -1,0 +1,8 @@
+"""The engine: `EngineCore` decides and computes on token ids; `LLMEngine` puts text in front of it."""
+
+from .config import EngineConfig
+from .core import EngineCore
+from .llm_engine import LLMEngine
+from .prompts import Prompt
+
+__all__ = ["EngineConfig", "EngineCore", "LLMEngine", "Prompt"]

@@ -1,0 +1,110 @@
+"""`EngineCore`: schedule, execute, take the results in. Plain and synchronous; token ids in, token ids out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..attention import AttentionProvider, AttentionSelection
+from ..errors import InvalidInput
+from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
+from ..model import ModelConfig, ModelFolder, resolve_dtype
+from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
+from ..scheduler.output import EngineCoreOutput, EngineRequest
+from ..worker.worker import Worker, WorkerConfig
+from .config import EngineConfig
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Owner of scheduler and worker. Everything that can be refused is refused before the weights are loaded."""
+
+    def __init__(
+        self, config: EngineConfig, folder: ModelFolder, model: ModelConfig, provider: AttentionProvider
+    ) -> None:
+        dtype = resolve_dtype(config.dtype, model, config.device)
+        length = _model_len(config.max_model_len, model)
+        wanted = model.attention_specs(dtype)
+        self.selection: AttentionSelection = provider.select(wanted, config.device, config.block_size)
+        for line in (*self.selection.summary(), *self.selection.notes):
+            logger.info("%s", line)
+        size = self.selection.block_size
+        specs = {name: replace(spec, block_size=size) for name, spec in wanted.items()}
+        worker_config = WorkerConfig(
+            device=config.device,
+            dtype=dtype,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.batched_tokens,
+            max_model_len=length,
+            kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+            memory_utilization=config.memory_utilization,
+            seed=config.seed,
+        )
+        scheduler_config = SchedulerConfig(
+            max_model_len=length,
+            max_num_batched_tokens=config.batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            policy=config.scheduling_policy,
+            long_prefill_token_threshold=config.long_prefill_token_threshold,
+        )
+        self.worker = Worker(worker_config, model, folder, specs, self.selection)
+        self.worker.load_model()
+        self.kv_config = self._size_cache(length)
+        if config.max_model_len is None:
+            scheduler_config = replace(scheduler_config, max_model_len=self.kv_config.fit(length))
+        else:
+            self.kv_config.require(length)
+        self.worker.initialize_kv_cache(self.kv_config)
+        self.scheduler = Scheduler(
+            scheduler_config, KVCacheManager(self.kv_config, enable_caching=config.enable_prefix_caching)
+        )
+        self.max_model_len = scheduler_config.max_model_len
+
+    def _size_cache(self, length: int) -> KVCacheConfig:
+        """As many blocks as the budget holds, and never more than all requests can use."""
+        group, budget = self.worker.kv_group(), self.worker.determine_available_memory()
+        most = 1 + self.worker.config.max_num_seqs * -(-length // group.block_size)
+        config = KVCacheConfig(num_blocks=min(num_blocks_for(budget.nbytes, (group,)), most), groups=(group,))
+        logger.info(
+            "KV cache: %d blocks of %d tokens, %.1f MiB (budget %.1f MiB, %s)",
+            config.num_blocks,
+            group.block_size,
+            config.num_blocks * group.bytes_per_block / 2**20,
+            budget.nbytes / 2**20,
+            budget.reason,
+        )
+        return config
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Queue a request; raises `InvalidInput` or `CapacityError` with nothing kept of it."""
+        self.scheduler.add(request)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
+        """End these requests in whatever state they are; unknown ids are ignored."""
+        return self.scheduler.abort(request_ids)
+
+    def step(self) -> list[EngineCoreOutput]:
+        """Compute one step and return what became of its requests."""
+        output = self.scheduler.schedule()
+        return self.scheduler.update_from_output(output, self.worker.execute_model(output))
+
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished
+
+    def stats(self) -> SchedulerStats:
+        return self.scheduler.stats()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, with nothing done, while requests hold blocks."""
+        return self.scheduler.reset_prefix_cache()
+
+
+def _model_len(asked: int | None, model: ModelConfig) -> int:
+    """The longest request: as asked, within what the model was trained for."""
+    if asked is None:
+        return model.max_position
+    if asked > model.max_position:
+        raise InvalidInput("max_model_len", f"{asked} is more than the model's own limit of {model.max_position}")
+    return asked

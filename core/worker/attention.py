@@ -1,0 +1,104 @@
+"""Attention groups: layers of equal spec and backend share an instance and a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..attention import (
+    Attention,
+    AttentionBackend,
+    AttentionBatch,
+    AttentionChoice,
+    AttentionSelection,
+    AttentionSpec,
+    BoundLayer,
+    Device,
+    ForwardContext,
+    KVCache,
+    LayerParams,
+    Limits,
+    Workspace,
+)
+from ..errors import CapacityError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionGroup:
+    """Layers that are computed alike."""
+
+    backend: AttentionBackend[Any]
+    kv_group: int
+    """Index of the KV group whose block table and slots they use."""
+
+
+class AttentionGroups:
+    """Owner of the backend instances and the layers' caches."""
+
+    def __init__(self, selection: AttentionSelection, device: Device, limits: Limits) -> None:
+        self._selection = selection
+        self._device = device
+        self._limits = limits
+        self.workspace = Workspace(device.torch_device)
+        self.groups: list[AttentionGroup] = []
+        self._layers: dict[str, BoundLayer] = {}
+
+    def bind(self, layers: Mapping[str, Attention], caches: Mapping[str, KVCache]) -> None:
+        """Give each layer its backend instance and its cache."""
+        found: dict[tuple[object, ...], int] = {}
+        for name, layer in layers.items():
+            choice = self._selection.choices[name]
+            key = (choice.cls, choice.options, layer.spec)
+            if key not in found:
+                found[key] = len(self.groups)
+                self.groups.append(AttentionGroup(backend=self._instance(choice, layer.spec), kv_group=0))
+            group = found[key]
+            params = LayerParams(name=name, spec=layer.spec, sinks=layer.sinks, alibi_slopes=layer.alibi_slopes)
+            self.groups[group].backend.bind(params)
+            self._layers[name] = BoundLayer(
+                params=params, backend=self.groups[group].backend, kv_cache=caches[name], group=group
+            )
+
+    def _instance(self, choice: AttentionChoice, spec: AttentionSpec) -> AttentionBackend[Any]:
+        return choice.cls(spec, self._device, self._limits, self.workspace, choice.options)
+
+    @property
+    def decode_query_len(self) -> int:
+        """Most query tokens of a decode row that every backend takes as one."""
+        return min(g.backend.capabilities(self._device).decode_query_len for g in self.groups)
+
+    def context(self, batches: Sequence[AttentionBatch]) -> ForwardContext:
+        """Plan a step, for each group from the batch of its KV group."""
+        plans: list[Any] = []
+        for group in self.groups:
+            plan = group.backend.plan(batches[group.kv_group])
+            group.backend.prepare(plan)
+            plans.append(plan)
+        slots = tuple(_slots(batches[group.kv_group]) for group in self.groups)
+        return ForwardContext(layers=self._layers, plans=tuple(plans), slot_mappings=slots)
+
+
+def _slots(batch: AttentionBatch) -> torch.Tensor:
+    if batch.slot_mapping is None:
+        raise ValueError("a batch over a cache needs a slot mapping")
+    return batch.slot_mapping
+
+
+def allocate_caches(
+    selection: AttentionSelection, specs: Mapping[str, AttentionSpec], num_blocks: int, device: Device
+) -> dict[str, KVCache]:
+    """A zeroed cache a layer. Raises `CapacityError` where a backend cannot address one that large."""
+    for name, spec in specs.items():
+        choice = selection.choices[name]
+        limit = choice.cls.capabilities(device).max_cache_elements
+        for plane_name, plane in selection.layout.planes(spec, num_blocks).items():
+            if plane.elements > limit:
+                most = num_blocks * limit // plane.elements
+                raise CapacityError(
+                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane, and plane {plane_name} of "
+                    f"{name} has {plane.elements} with {num_blocks} blocks. Use at most {most} blocks, or another backend."
+                )
+    return {name: selection.layout.allocate(spec, num_blocks, device.torch_device) for name, spec in specs.items()}

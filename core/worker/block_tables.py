@@ -1,0 +1,33 @@
+"""Block tables of the KV groups, one row a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .states import Ints
+
+
+class BlockTable:
+    """One KV group's table: which physical blocks hold a request's tokens, in order. Unused entries name the null block."""
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.width = -(-max_model_len // block_size)
+        self.ids = np.zeros((max_num_seqs, self.width), dtype=np.int32)
+        self._counts = np.zeros(max_num_seqs, dtype=np.int64)
+
+    def append(self, slot: int, block_ids: Sequence[int]) -> None:
+        first = self._counts[slot]
+        self.ids[slot, first : first + len(block_ids)] = block_ids
+        self._counts[slot] = first + len(block_ids)
+
+    def clear(self, slot: int) -> None:
+        self.ids[slot, : self._counts[slot]] = 0
+        self._counts[slot] = 0
+
+    def slot_mapping(self, slots: Ints, positions: Ints) -> Ints:
+        """Where the KV of the token at each position of each slot goes: block·block_size + offset, in 64 bits."""
+        blocks = self.ids[slots, positions // self.block_size].astype(np.int64)
+        return blocks * self.block_size + positions % self.block_size

@@ -1,0 +1,156 @@
+"""The runner puts the components in sequence: states, inputs, attention plans, model, sampler. It owns nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attention import forward_context
+from ..params import SamplingParams
+from ..sampling import Sampler, SamplingStates, prompt_logprobs
+from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from .attention import AttentionGroups
+from .block_tables import BlockTable
+from .inputs import InputBuilder, StepInputs
+from .states import Ints, RequestStates
+
+LOGITS_ROWS = 256
+"""Prompt positions whose logits are computed at once: a row is as wide as the vocabulary."""
+
+
+class Model(Protocol):
+    """What the runner asks of a model definition."""
+
+    def __call__(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """Hidden states (T, hidden) for int64 ids and positions (T,)."""
+        ...
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Logits (rows, vocab) for hidden states (rows, hidden)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLimits:
+    """Sizes of the runner's arrays."""
+
+    max_num_seqs: int
+    max_num_tokens: int
+    max_model_len: int
+    vocab_size: int
+    block_sizes: tuple[int, ...]
+    """One a KV group."""
+    seed: int
+    """Where requests without a seed of their own draw from."""
+
+
+class ModelRunner:
+    """Executes one `SchedulerOutput` after the other. It keeps a mirror of the requests, never a reference to them."""
+
+    def __init__(self, model: Model, attention: AttentionGroups, limits: RunnerLimits, device: str) -> None:
+        self._model = model
+        self._attention = attention
+        self._seed = limits.seed
+        self._states = RequestStates(limits.max_num_seqs, limits.max_model_len)
+        self._tables = [BlockTable(limits.max_num_seqs, limits.max_model_len, size) for size in limits.block_sizes]
+        self._sampling = SamplingStates(limits.max_num_seqs, limits.vocab_size)
+        self._sampler = Sampler(self._sampling)
+        self._prompt_logprobs: dict[str, int] = {}
+        self._inputs = InputBuilder(
+            self._states, self._tables, limits.max_num_tokens, device, attention.decode_query_len
+        )
+
+    @torch.inference_mode()
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute one step: every scheduled token's KV, and a new token for each request that is complete after it."""
+        self._update(output)
+        if not output.num_scheduled_tokens:
+            return ModelRunnerOutput()
+        inputs = self._inputs.build(output.num_scheduled_tokens)
+        with forward_context(self._attention.context(inputs.batches)):
+            hidden = self._model(inputs.input_ids, inputs.positions)
+        prompts = {i: self._score_prompt(i, row, hidden, inputs) for row, i in self._scored(inputs)}
+        self._states.num_computed_tokens[inputs.slots] += inputs.query_lens
+        return self._sample(hidden, inputs, prompts)
+
+    def _update(self, output: SchedulerOutput) -> None:
+        """Take over what changed since the last step."""
+        for request_id in (*output.finished_request_ids, *output.preempted_request_ids):
+            slot = self._states.remove(request_id)
+            if slot is not None:
+                self._sampling.remove(slot)
+                self._prompt_logprobs.pop(request_id, None)
+                for table in self._tables:
+                    table.clear(slot)
+        for new in output.new_requests:
+            slot = self._states.add(new)
+            seed = _request_seed(self._seed, new.request_id, new.params)
+            prompt, answer = new.token_ids[: new.num_prompt_tokens], new.token_ids[new.num_prompt_tokens :]
+            self._sampling.add(slot, new.params, seed, new.eos_token_ids, prompt)
+            if answer:
+                self._sampling.append(slot, answer)
+            if new.params.prompt_logprobs is not None:
+                self._prompt_logprobs[new.request_id] = new.params.prompt_logprobs
+            self._append_blocks(slot, new.block_ids)
+        for known in output.cached_requests:
+            slot = self._states.slot(known.request_id)
+            self._states.num_computed_tokens[slot] = known.num_computed_tokens
+            self._append_blocks(slot, known.new_block_ids)
+
+    def _append_blocks(self, slot: int, block_ids: Sequence[Sequence[int]]) -> None:
+        for table, ids in zip(self._tables, block_ids, strict=True):
+            table.append(slot, ids)
+
+    def _sample(
+        self, hidden: Tensor, inputs: StepInputs, prompts: dict[str, tuple[TokenLogprobs, ...]]
+    ) -> ModelRunnerOutput:
+        complete = inputs.complete
+        if not len(complete):
+            return ModelRunnerOutput(prompt_logprobs=prompts)
+        rows = torch.from_numpy(inputs.logits_rows[complete]).to(hidden.device)
+        slots = inputs.slots[complete]
+        positions = self._states.num_tokens[slots] - self._states.num_prompt_tokens[slots]
+        sampled = self._sampler(self._model.compute_logits(hidden[rows]).float(), slots, positions)
+        tokens: Ints = sampled.token_ids.cpu().numpy()
+        self._states.append(slots, tokens)
+        self._sampling.append_sampled(slots, tokens)
+        ids = [inputs.request_ids[i] for i in complete.tolist()]
+        return ModelRunnerOutput(
+            sampled_token_ids={i: (token,) for i, token in zip(ids, tokens.tolist(), strict=True)},
+            logprobs={ids[row]: (logprobs,) for row, logprobs in sampled.logprobs.items()},
+            prompt_logprobs=prompts,
+        )
+
+    def _scored(self, inputs: StepInputs) -> list[tuple[int, str]]:
+        """Rows whose prompt is to be scored, with their ids."""
+        if not self._prompt_logprobs:
+            return []
+        return [(row, i) for row, i in enumerate(inputs.request_ids) if i in self._prompt_logprobs]
+
+    def _score_prompt(self, request_id: str, row: int, hidden: Tensor, inputs: StepInputs) -> tuple[TokenLogprobs, ...]:
+        """Log probabilities of the prompt tokens that follow this step's tokens of one request."""
+        slot, states = inputs.slots[row], self._states
+        first = int(states.num_computed_tokens[slot])
+        end = min(first + int(inputs.query_lens[row]), int(states.num_prompt_tokens[slot]) - 1)
+        start = int(inputs.logits_rows[row]) + 1 - int(inputs.query_lens[row])
+        found: list[TokenLogprobs] = []
+        for low in range(first, end, LOGITS_ROWS):
+            high = min(low + LOGITS_ROWS, end)
+            logits = self._model.compute_logits(hidden[start + low - first : start + high - first]).float()
+            targets = torch.from_numpy(states.token_ids[slot, low + 1 : high + 1].astype(np.int64))
+            found.extend(prompt_logprobs(logits, targets.to(logits.device), self._prompt_logprobs[request_id]))
+        return tuple(found)
+
+
+def _request_seed(seed: int, request_id: str, params: SamplingParams) -> int:
+    """The request's own seed, or one that depends on nothing but the engine's seed and the request's id."""
+    if params.seed is not None:
+        return params.seed
+    digest = hashlib.blake2b(f"{seed}/{request_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -1,0 +1,117 @@
+"""The worker: one device with its part of the model, in stages that can be called and tested one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..attention import Attention, AttentionSelection, AttentionSpec, Device, Limits
+from ..kv import KVCacheConfig, KVGroupSpec
+from ..model import Decoder, ModelConfig, ModelFolder, load_model
+from ..params import SamplingParams
+from ..scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from .attention import AttentionGroups, allocate_caches
+from .memory import KVBudget, cpu_budget, device_budget, given_budget
+from .runner import ModelRunner, RunnerLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What a worker must be told, apart from the model."""
+
+    device: Device
+    dtype: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    kv_cache_memory_bytes: int | None
+    """None: find out."""
+    memory_utilization: float
+    """Share of an accelerator's memory that may be used in all."""
+    seed: int
+
+
+class Worker:
+    """`load_model`, `determine_available_memory`, `initialize_kv_cache`, then `execute_model` once a step."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        model_config: ModelConfig,
+        folder: ModelFolder,
+        specs: Mapping[str, AttentionSpec],
+        selection: AttentionSelection,
+    ) -> None:
+        self.config = config
+        self._model_config = model_config
+        self._folder = folder
+        self._specs = specs
+        self._selection = selection
+
+    def load_model(self) -> None:
+        """Read the weights onto the device."""
+        config = self.config
+        self._model: Decoder = load_model(
+            self._model_config, self._folder, dtype=config.dtype, device=config.device.torch_device, specs=self._specs
+        )
+
+    def kv_group(self) -> KVGroupSpec:
+        """The byte view of the layers' caches; they share one block table."""
+        planes = (self._selection.layout.planes(spec, 1) for spec in self._specs.values())
+        total = sum(p.elements * p.dtype.itemsize for layer in planes for p in layer.values())
+        return KVGroupSpec(block_size=self._selection.block_size, bytes_per_block=total, layer_names=tuple(self._specs))
+
+    def determine_available_memory(self) -> KVBudget:
+        """Bytes for the KV cache: given, or what is left beside the weights and the largest step."""
+        if self.config.kv_cache_memory_bytes is not None:
+            return given_budget(self.config.kv_cache_memory_bytes)
+        if self.config.device.platform == "cpu":
+            return cpu_budget(self.config.device)
+        self.profile_run()
+        return device_budget(self.config.device, self.config.memory_utilization)
+
+    def profile_run(self) -> None:
+        """Compute the largest step once, over a cache that just holds it, so that its peak can be read off."""
+        config, size = self.config, self._selection.block_size
+        count = min(config.max_num_batched_tokens, config.max_model_len - 1)
+        blocks = -(-count // size)
+        runner = self._runner(KVCacheConfig(num_blocks=blocks + 1, groups=(self.kv_group(),)))
+        request = NewRequestData(
+            request_id="profile",
+            token_ids=(0,) * count,
+            num_prompt_tokens=count,
+            params=SamplingParams(max_tokens=1),
+            eos_token_ids=(),
+            block_ids=(tuple(range(1, blocks + 1)),),
+            num_computed_tokens=0,
+        )
+        runner.execute(SchedulerOutput(new_requests=(request,), num_scheduled_tokens={"profile": count}))
+
+    def initialize_kv_cache(self, kv: KVCacheConfig) -> None:
+        """Allocate the cache, bind the layers to it and to their backends, and size the runner."""
+        self.runner = self._runner(kv)
+
+    def _runner(self, kv: KVCacheConfig) -> ModelRunner:
+        config = self.config
+        layers = {m.name: m for m in self._model.modules() if isinstance(m, Attention)}
+        limits = Limits(
+            max_num_reqs=config.max_num_seqs,
+            max_num_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            max_blocks_per_req=-(-config.max_model_len // self._selection.block_size),
+        )
+        attention = AttentionGroups(self._selection, config.device, limits)
+        attention.bind(layers, allocate_caches(self._selection, self._specs, kv.num_blocks, config.device))
+        sizes = RunnerLimits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            vocab_size=self._model_config.vocab_size,
+            block_sizes=tuple(group.block_size for group in kv.groups),
+            seed=config.seed,
+        )
+        return ModelRunner(self._model, attention, sizes, config.device.torch_device)
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """One step."""
+        return self.runner.execute(output)

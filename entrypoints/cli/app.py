@@ -1,0 +1,64 @@
+"""The top-level command: version, plugin switches, error messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from ...core.errors import HeadstockError
+from .lazy import HELP_OPTIONS, LazyGroup
+
+EXIT_REFUSED = 2
+"""What was asked cannot be done as asked: wrong input, unknown model, a backend that does not fit."""
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings=HELP_OPTIONS,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from ...core.version import __version__
+
+        typer.echo(f"headstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    disable_plugins: Annotated[
+        bool, typer.Option("--disable-plugins", help="Load no third-party package in this run; built-ins stay.")
+    ] = False,
+) -> None:
+    """Attention backends as plugins, and an engine that serves real models through them.
+
+    Start with: headstock generate smollm2 "The capital of France is"
+    """
+    if disable_plugins:
+        os.environ["HEADSTOCK_DISABLE_PLUGINS"] = "1"
+
+
+def main() -> None:
+    """Run the command line. Errors raised on purpose are printed without a traceback and end in exit code 2."""
+    try:
+        app()
+    except HeadstockError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+
+
+def _fail(message: str, code: int = EXIT_REFUSED) -> None:
+    print(f"headstock: {message}", file=sys.stderr)
+    raise SystemExit(code)
