@@ -1,4 +1,4 @@
-"""The float64 reference as a backend: what the others are compared with, and the last resort where nothing else fits."""
+"""The float64 reference as a backend: what others are compared with, and the last resort where nothing else fits."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """torch's fused attention over paged K and V: the automatic choice on CPUs.
 
-`scaled_dot_product_attention` knows neither pages nor ragged batches. So the step is cut into jobs: decode rows of similar
-length share one call, every other row has its own. K and V are read where they lie whenever they lie in one piece (a prompt
-without context, a run of consecutive blocks), and gathered otherwise. The query heads of a KV head are folded into its query
-rows, so that K and V are read once for all of them.
+`scaled_dot_product_attention` knows neither pages nor ragged batches. So the step is cut into jobs: decode rows of
+similar length share one call, every other row has its own. K and V are read where they lie whenever they lie in one piece
+(a prompt without context, a run of consecutive blocks), and gathered otherwise. In decode rows the query heads of a KV
+head are folded into its query rows, so that K and V are read once for all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..core.attention import (
 )
 
 RUN_LENGTH = 256
-"""Keys from which a decode row in consecutive blocks is attended in place: below, sharing a call with others saves more."""
+"""Keys from which a decode row in consecutive blocks is attended in place: below, sharing a call saves more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,8 +124,7 @@ class SdpaBackend(AttentionBackend[Plan]):
                 start = i + 1
 
     def _shared_job(self, batch: AttentionBatch, rows: Tensor, firsts: Tensor, ends: Tensor) -> Job:
-        """Decode rows in one call, padded to the longest. The padding repeats a row's own last key, which is surely finite,
-        and is masked."""
+        """Decode rows in one call, padded to the longest: by a row's own last key, which is surely finite, and masked."""
         device = batch.seq_lens.device
         counts = ends - firsts
         width = int(counts.max())
@@ -175,7 +174,7 @@ class SdpaBackend(AttentionBackend[Plan]):
         return (blocks * size + positions % size).flatten()
 
     def _run(self, batch: AttentionBatch, row: int, first: int, end: int) -> slice | None:
-        """The slots of keys first ≤ p < end, where the row's blocks are consecutive. Not asked of a device: it would wait."""
+        """The slots of keys first ≤ p < end, where the blocks are consecutive. Not asked of a device: it would wait."""
         if batch.block_table is None or batch.block_table.device.type != "cpu":
             return None
         size = self.spec.block_size

@@ -1,1 +1,1 @@
-"""Doing what the scheduler decided: request states, block tables, inputs, attention groups, and the runner that puts them in order."""
+"""Does what the scheduler decided: states, block tables, inputs, attention groups, and the runner that orders them."""

@@ -49,7 +49,7 @@ def device_budget(device: Device, utilization: float) -> KVBudget:
     nbytes = int(total * utilization) - peak - outside
     if nbytes <= 0:
         raise CapacityError(
-            f"weights and activations peak at {(peak + outside) / 2**30:.2f} GiB, which is more than {utilization:.0%} of "
-            f"{total / 2**30:.2f} GiB; raise memory_utilization or lower max_num_batched_tokens"
+            f"weights and activations peak at {(peak + outside) / 2**30:.2f} GiB, which is more than {utilization:.0%} "
+            f"of {total / 2**30:.2f} GiB; raise memory_utilization or lower max_num_batched_tokens"
         )
     return KVBudget(nbytes=nbytes, reason=f"profiled: {utilization:.0%} of {total / 2**30:.1f} GiB less the peak")

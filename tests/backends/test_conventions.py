@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import CPU, Scene, chunked, make, make_batch, run, uniform_probe, uniform_spec, zeros
 
 from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.attention import AttentionBackend, AttentionSpec, LayerParams, mismatches, model_window
+from support.attention import CPU, Scene, chunked, make, make_batch, run, uniform_probe, uniform_spec, zeros
 
 Backend = type[AttentionBackend[Any]]
 BACKENDS = [ReferenceBackend, SdpaBackend]
@@ -136,7 +136,7 @@ def test_query_heads_read_the_kv_head_of_their_group(backend: Backend) -> None:
         assert out[-1, :, 0].tolist() == pytest.approx([1, 1, 2, 2])
 
 
-@pytest.mark.parametrize("sink, expected", [(0.0, 0.75), (math.log(2), 0.6)])
+@pytest.mark.parametrize(("sink", "expected"), [(0.0, 0.75), (math.log(2), 0.6)])
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_sink_enters_the_denominator_once_and_unscaled(
     backend: Backend, sink: float, expected: float, window: int | None
@@ -159,7 +159,7 @@ def test_a_sink_without_keys_gives_zero_and_its_own_lse() -> None:
     assert lse[0].tolist() == pytest.approx([0.5, -1.0])
 
 
-@pytest.mark.parametrize("softcap, expected", [(10.0, 0.57695), (None, 0.99995), (0.0, 0.99995)])
+@pytest.mark.parametrize(("softcap", "expected"), [(10.0, 0.57695), (None, 0.99995), (0.0, 0.99995)])
 def test_softcap_bends_the_scaled_logits(backend: Backend, softcap: float | None, expected: float) -> None:
     spec = uniform_spec(head_size=1, num_heads=1, softcap=softcap, scale=1.0)
     only_if_offered(backend, spec)
@@ -234,7 +234,7 @@ def test_head_and_block_sizes_agree_with_the_reference(head_size: int, block_siz
 
 
 @pytest.mark.parametrize(
-    "dtype, tolerance", [("float64", 1e-12), ("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 2e-2)]
+    ("dtype", "tolerance"), [("float64", 1e-12), ("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 2e-2)]
 )
 def test_dtypes_agree_with_the_reference(dtype: str, tolerance: float) -> None:
     spec = AttentionSpec(num_heads=9, num_kv_heads=3, head_size=64, dtype=dtype)

@@ -101,13 +101,17 @@ class Scene:
 
     def write(self, backend: AttentionBackend[Any], row: int, first: int, end: int) -> None:
         """Let the backend write keys first ≤ p < end of a sequence."""
-        assert self.keys is not None and self.values is not None and self.layer is not None
+        assert self.keys is not None
+        assert self.values is not None
+        assert self.layer is not None
         slots = slots_of(self.block_table[row], end, self.spec.block_size)[first:]
         backend.write_kv(self.layer, self.keys[row][first:end], self.values[row][first:end], self.cache, slots)
 
     def attend(self, backend: AttentionBackend[Any], queries: Sequence[Tensor], lse: bool = False) -> Any:
-        """One step in which each sequence's last tokens, one a query, are new: write, then attend. out, or (out, LSE)."""
-        assert self.keys is not None and self.values is not None and self.layer is not None
+        """One step: each sequence's last tokens, one a query, are new. Write, then attend. out, or (out, LSE)."""
+        assert self.keys is not None
+        assert self.values is not None
+        assert self.layer is not None
         for row, (query, n) in enumerate(zip(queries, self.seq_lens, strict=True)):
             self.write(backend, row, 0, max(0, n - len(query)))
         batch = make_batch([len(q) for q in queries], self.seq_lens, self.block_table, self.spec.block_size)
@@ -167,7 +171,8 @@ def zeros(spec: AttentionSpec, count: int) -> Tensor:
 
 def chunked(cls: type[AttentionBackend[Any]], scene: Scene, chunks: Sequence[int], queries: Tensor) -> Tensor:
     """A single sequence computed chunk by chunk over one cache: the outputs of all chunks."""
-    assert scene.keys is not None and scene.values is not None
+    assert scene.keys is not None
+    assert scene.values is not None
     (length,) = scene.seq_lens
     assert sum(chunks) == length
     backend = make(cls, scene.spec)
@@ -180,7 +185,8 @@ def chunked(cls: type[AttentionBackend[Any]], scene: Scene, chunks: Sequence[int
 
 def replace_length(scene: Scene, end: int) -> Scene:
     """The same cache and blocks with the sequence cut at `end`."""
-    assert scene.keys is not None and scene.values is not None
+    assert scene.keys is not None
+    assert scene.values is not None
     part = replace(scene, seq_lens=[end], keys=[scene.keys[0][:end]], values=[scene.values[0][:end]])
     part.block_table, part.cache = scene.block_table, scene.cache
     return part
