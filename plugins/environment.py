@@ -1,0 +1,117 @@
+"""Every environment variable Headstock reads, as data: the documentation and the check for misspelt ones share it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..core.errors import InvalidInput
+from .names import nearest
+
+PREFIX = "HEADSTOCK_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One environment variable. Empty is the same as not set."""
+
+    name: str
+    meaning: str
+    flag: str = ""
+    """The flag that says the same and goes first."""
+    successor: str = ""
+    """The variable is retired: what it holds counts as the value of this one, with a warning."""
+
+
+ATTENTION_BACKEND = "HEADSTOCK_ATTENTION_BACKEND"
+PLUGINS = "HEADSTOCK_PLUGINS"
+DISABLE_PLUGINS = "HEADSTOCK_DISABLE_PLUGINS"
+PLUGINS_STRICT = "HEADSTOCK_PLUGINS_STRICT"
+ENV_STRICT = "HEADSTOCK_ENV_STRICT"
+
+VARIABLES = (
+    Variable(
+        name=ATTENTION_BACKEND,
+        flag="--attention-backend",
+        meaning="Attention backend of all layers, unless the flag or a policy says otherwise.",
+    ),
+    Variable(name=PLUGINS, meaning="Distributions, comma-separated, whose plugins are used; all others are not."),
+    Variable(
+        name=DISABLE_PLUGINS,
+        flag="--disable-plugins",
+        meaning="1 switches off all plugins but the built-in backends; or the distributions to switch off.",
+    ),
+    Variable(
+        name=PLUGINS_STRICT, meaning="1 makes a plugin that fails an error with its own traceback, not a warning."
+    ),
+    Variable(name=ENV_STRICT, meaning=f"1 makes an unknown or retired {PREFIX}* variable an error, not a warning."),
+)
+"""All of them. Whoever reads another adds it here, or its users are told that nothing reads it."""
+
+FOREIGN: Mapping[str, str] = {"VLLM_ATTENTION_BACKEND": ATTENTION_BACKEND}
+"""Variables of other engines that people expect to work → ours that does."""
+
+
+def read(name: str, environ: Mapping[str, str] | None = None, variables: Iterable[Variable] = VARIABLES) -> str:
+    """The value of `name`, or of a retired variable that it succeeds; ``""`` where none is set.
+
+    Raises `InvalidInput` where both are set and differ.
+    """
+    environ = os.environ if environ is None else environ
+    names = [name, *(v.name for v in variables if v.successor == name)]
+    found = {n: value for n in names if (value := environ.get(n, "").strip())}
+    if len(set(found.values())) > 1:
+        raise InvalidInput(name, f"is said twice: {', '.join(f'{n}={v}' for n, v in found.items())}; remove one")
+    return next(iter(found.values()), "")
+
+
+def switched_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the variable `name` says yes; raises `InvalidInput` where it says neither yes nor no."""
+    value = read(name, environ)
+    answer = truth(value)
+    if answer is None:
+        raise InvalidInput(name, f"is {value!r}, neither 1 nor 0")
+    return answer
+
+
+def truth(value: str) -> bool | None:
+    """What a switch's value means: true for 1, yes, true, on; false for 0, no, false, off and nothing; else None."""
+    word = value.strip().casefold()
+    if word in ("1", "yes", "true", "on"):
+        return True
+    return False if word in ("", "0", "no", "false", "off") else None
+
+
+def check_environment(
+    environ: Mapping[str, str] | None = None, variables: Iterable[Variable] = VARIABLES
+) -> tuple[str, ...]:
+    """A warning for each variable that was set in the belief that it is read, and is not (vllm-project/vllm#50292).
+
+    Raises `InvalidInput` instead where `HEADSTOCK_ENV_STRICT` is on and the variable has our prefix.
+    """
+    environ = os.environ if environ is None else environ
+    known = {v.name: v for v in variables}
+    ours: list[tuple[str, str]] = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            ours.append((name, f"is set, but nothing reads it; {_advice(name, known)}"))
+        elif name in known and (successor := known[name].successor):
+            ours.append((name, f"is retired and counts as {successor}; set that instead"))
+    if ours and switched_on(ENV_STRICT, environ):
+        raise InvalidInput(*ours[0])
+    foreign = [
+        f"{name} is set, but Headstock does not read it; set {instead} or use {known[instead].flag}"
+        for name, instead in FOREIGN.items()
+        if environ.get(name, "").strip() and not environ.get(instead, "").strip()
+    ]
+    return (*(f"{name} {problem}" for name, problem in ours), *foreign)
+
+
+def _advice(name: str, known: Mapping[str, Variable]) -> str:
+    """The variable that was probably meant, with its flag; all of them where none is near."""
+    near = nearest(name.removeprefix(PREFIX), (k.removeprefix(PREFIX) for k in known), cutoff=0.5)
+    if not near:
+        return f"known are {', '.join(sorted(known))}"
+    meant = known[PREFIX + near[0]]
+    return f"did you mean {meant.name}{f' (or the flag {meant.flag})' if meant.flag else ''}?"

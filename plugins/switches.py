@@ -1,0 +1,72 @@
+"""Which plugins the user lets in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+
+from .environment import DISABLE_PLUGINS, PLUGINS, PLUGINS_STRICT, read, switched_on, truth
+
+HEADSTOCK = "headstock"
+"""Our own distribution: its backends are built in, and no switch keeps them out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """Distributions by name, in the form of PyPI (lower case, ``-``)."""
+
+    only: frozenset[str] | None = None
+    """The only ones let in; None lets in all."""
+    off: frozenset[str] = frozenset()
+    """Kept out."""
+    all_off: bool = False
+    """All are kept out."""
+    strict: bool = False
+    """A plugin that fails raises what it failed with."""
+
+    def objection(self, distribution: str) -> str:
+        """Why `distribution` is kept out; ``""`` where it is not."""
+        name = canonicalize_name(distribution)
+        if name == HEADSTOCK:
+            return ""
+        if self.all_off:
+            return f"plugins are switched off ({DISABLE_PLUGINS} or --disable-plugins)"
+        if name in self.off:
+            return f"{name} is switched off ({DISABLE_PLUGINS} or --disable-plugins)"
+        if self.only is not None and name not in self.only:
+            return f"{PLUGINS} lets in only {', '.join(sorted(self.only))}"
+        return ""
+
+    def strangers(self, installed: Iterable[str]) -> tuple[str, ...]:
+        """A warning for each name that a switch turns and that is none of the `installed` plugins."""
+        known = {canonicalize_name(name) for name in installed} - {HEADSTOCK}
+        offer = f"installed are: {', '.join(sorted(known)) or 'none'}"
+        unknown = {PLUGINS: (self.only or frozenset[str]()) - {HEADSTOCK}, DISABLE_PLUGINS: self.off}
+        return tuple(
+            f"{switch} names {name}, which is no installed plugin; {offer}"
+            for switch, names in unknown.items()
+            for name in sorted(names - known)
+        )
+
+
+def read_switches(environ: Mapping[str, str] | None = None, *, disable: str | bool = False) -> Switches:
+    """The switches of the environment, and on top the flag ``--disable-plugins``: true, or names, comma-separated."""
+    off: set[str] = set()
+    all_off = False
+    for value in (read(DISABLE_PLUGINS, environ), str(disable)):
+        yes = truth(value)
+        all_off = all_off or yes is True
+        off |= _names(value) if yes is None else set()
+    only = read(PLUGINS, environ)
+    return Switches(
+        only=frozenset(_names(only)) if only else None,
+        off=frozenset(off),
+        all_off=all_off,
+        strict=switched_on(PLUGINS_STRICT, environ),
+    )
+
+
+def _names(value: str) -> set[str]:
+    return {canonicalize_name(name.strip()) for name in value.split(",") if name.strip()}
