@@ -53,6 +53,8 @@ class CompletionOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token id or stop string that matched; None for end of sequence."""
+    error: str | None = None
+    """What went wrong, where `finish_reason` is ``"error"``."""
 
     @property
     def finished(self) -> bool:

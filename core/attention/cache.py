@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,10 +34,12 @@ class Plane:
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, strides, strict=True)) if all(self.shape) else 0
 
     def allocate(self, device: str) -> Tensor:
-        """A zeroed tensor."""
-        if self.strides is None:
-            return torch.zeros(self.shape, dtype=self.dtype, device=device)
-        return torch.zeros(self.elements, dtype=self.dtype, device=device).as_strided(self.shape, self.strides)
+        """A zeroed tensor. On CPUs it takes memory only as it is written: numpy asks for zero pages, torch writes them."""
+        if device == "cpu":
+            storage = torch.from_numpy(np.zeros(self.elements * self.dtype.itemsize, dtype=np.uint8)).view(self.dtype)
+        else:
+            storage = torch.zeros(self.elements, dtype=self.dtype, device=device)
+        return storage.view(self.shape) if self.strides is None else storage.as_strided(self.shape, self.strides)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..attention import Device
 from ..errors import InvalidInput
-from ..scheduler import Policy
+from ..scheduler.config import Policy
 
 DEFAULT_BATCHED_TOKENS = 2048
 DEFAULT_NUM_SEQS = 128

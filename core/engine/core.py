@@ -40,7 +40,6 @@ class EngineCore:
             max_model_len=length,
             kv_cache_memory_bytes=config.kv_cache_memory_bytes,
             memory_utilization=config.memory_utilization,
-            seed=config.seed,
         )
         scheduler_config = SchedulerConfig(
             max_model_len=length,
@@ -58,7 +57,7 @@ class EngineCore:
             self.kv_config.require(length)
         self.worker.initialize_kv_cache(self.kv_config)
         self.scheduler = Scheduler(
-            scheduler_config, KVCacheManager(self.kv_config, enable_caching=config.enable_prefix_caching)
+            scheduler_config, KVCacheManager(self.kv_config, enable_prefix_caching=config.enable_prefix_caching)
         )
         self.max_model_len = scheduler_config.max_model_len
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..errors import InvalidInput
 from ..outputs import RequestOutput
 from ..params import SamplingParams
+from ..sampling import derive_seed
 from ..scheduler.output import EngineRequest
 from ..text import Tokenizer
 from .core import EngineCore
@@ -20,17 +21,25 @@ from .prompts import Prompt
 class LLMEngine:
     """Synchronous front end: `add_request`, then `step` until `has_unfinished_requests` is false."""
 
-    def __init__(self, core: EngineCore, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        seed: int = 0,
+    ) -> None:
+        """`seed` is where requests without a seed of their own draw from."""
         self.core = core
         self.tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
+        self._seed = seed
         self._outputs = OutputProcessor(tokenizer)
         self._numbers = itertools.count()
 
-    def add_request(
-        self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, stream: bool = False
-    ) -> str:
+    def add_request(self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, stream: bool = False) -> str:
         """Check and queue one prompt; returns its request id. Raises `InvalidInput` with nothing kept of it.
 
         With `stream`, `step` reports on it whenever there is news, else once it is finished.
@@ -39,12 +48,16 @@ class LLMEngine:
             raise InvalidInput("priority", f"must be an integer, not {priority!r}")
         token_ids = self._token_ids(prompt)
         params.check_vocabulary(self._vocab_size)
-        group_id = str(next(self._numbers))
+        number = next(self._numbers)
+        group_id = str(number)
+        seed = derive_seed(self._seed, number) if params.seed is None else params.seed
         ids = [group_id] if params.n == 1 else [f"{group_id}-{i}" for i in range(params.n)]
         self._outputs.add(ids, group_id, prompt, token_ids, params, stream=stream)
         try:
             for index, request_id in enumerate(ids):
-                self.core.add_request(self._engine_request(request_id, index, token_ids, prompt, params, priority))
+                # The first completion draws as it would alone.
+                own = replace(params, n=1, seed=derive_seed(seed, index) if index else seed)
+                self.core.add_request(self._engine_request(request_id, token_ids, prompt, own, priority))
         except Exception:
             self.core.abort_requests(ids)
             self._outputs.drop(ids)
@@ -54,17 +67,15 @@ class LLMEngine:
     def _engine_request(
         self,
         request_id: str,
-        index: int,
         token_ids: tuple[int, ...],
         prompt: Prompt,
         params: SamplingParams,
         priority: int,
     ) -> EngineRequest:
-        seed = None if params.seed is None else params.seed + index
         return EngineRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
-            params=replace(params, n=1, seed=seed),
+            params=params,
             eos_token_ids=self._eos_token_ids,
             priority=priority,
             arrival_time=time.monotonic(),

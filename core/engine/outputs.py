@@ -25,6 +25,7 @@ class _Completion:
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    error: str | None = None
 
     def value(self) -> CompletionOutput:
         wanted = self.params.logprobs is not None
@@ -36,6 +37,7 @@ class _Completion:
             logprobs=tuple(self.logprobs) if wanted else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
+            error=self.error,
         )
 
 
@@ -176,6 +178,7 @@ class OutputProcessor:
         if output.finish_reason is not None:
             detokenizer.finish()
             completion.finish_reason, completion.stop_reason = output.finish_reason, output.stop_reason
+            completion.error = output.error
         return False
 
     def _logprobs(self, entry: TokenLogprobs, before: list[int]) -> dict[int, Logprob]:

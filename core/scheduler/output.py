@@ -97,6 +97,8 @@ class ModelRunnerOutput:
         default_factory=dict[str, tuple[TokenLogprobs, ...]]
     )
     """Request id → entries for the prompt positions of this step, where asked for; position 0 has none."""
+    failures: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Request id → why no token could be sampled for it; it ends, and nobody else does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,8 @@ class EngineCoreOutput:
     new_prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    error: str | None = None
+    """What went wrong, where `finish_reason` is ``"error"``."""
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_time: float | None = None

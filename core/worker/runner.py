@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..attention import forward_context
-from ..params import SamplingParams
 from ..sampling import Sampler, SamplingStates, prompt_logprobs
 from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from .attention import AttentionGroups
@@ -46,8 +44,6 @@ class RunnerLimits:
     vocab_size: int
     block_sizes: tuple[int, ...]
     """One a KV group."""
-    seed: int
-    """Where requests without a seed of their own draw from."""
 
 
 class ModelRunner:
@@ -56,10 +52,9 @@ class ModelRunner:
     def __init__(self, model: Model, attention: AttentionGroups, limits: RunnerLimits, device: str) -> None:
         self._model = model
         self._attention = attention
-        self._seed = limits.seed
         self._states = RequestStates(limits.max_num_seqs, limits.max_model_len)
         self._tables = [BlockTable(limits.max_num_seqs, limits.max_model_len, size) for size in limits.block_sizes]
-        self._sampling = SamplingStates(limits.max_num_seqs, limits.vocab_size)
+        self._sampling = SamplingStates(limits.max_num_seqs, limits.vocab_size, device)
         self._sampler = Sampler(self._sampling)
         self._prompt_logprobs: dict[str, int] = {}
         self._inputs = InputBuilder(
@@ -90,9 +85,8 @@ class ModelRunner:
                     table.clear(slot)
         for new in output.new_requests:
             slot = self._states.add(new)
-            seed = _request_seed(self._seed, new.request_id, new.params)
             prompt, answer = new.token_ids[: new.num_prompt_tokens], new.token_ids[new.num_prompt_tokens :]
-            self._sampling.add(slot, new.params, seed, new.eos_token_ids, prompt)
+            self._sampling.add(slot, new.params, new.params.seed or 0, new.eos_token_ids, prompt)
             if answer:
                 self._sampling.append(slot, answer)
             if new.params.prompt_logprobs is not None:
@@ -122,9 +116,14 @@ class ModelRunner:
         self._sampling.append_sampled(slots, tokens)
         ids = [inputs.request_ids[i] for i in complete.tolist()]
         return ModelRunnerOutput(
-            sampled_token_ids={i: (token,) for i, token in zip(ids, tokens.tolist(), strict=True)},
+            sampled_token_ids={
+                i: (token,)
+                for row, (i, token) in enumerate(zip(ids, tokens.tolist(), strict=True))
+                if row not in sampled.failures
+            },
             logprobs={ids[row]: (logprobs,) for row, logprobs in sampled.logprobs.items()},
             prompt_logprobs=prompts,
+            failures={ids[row]: reason for row, reason in sampled.failures.items()},
         )
 
     def _scored(self, inputs: StepInputs) -> list[tuple[int, str]]:
@@ -146,11 +145,3 @@ class ModelRunner:
             targets = torch.from_numpy(states.token_ids[slot, low + 1 : high + 1].astype(np.int64))
             found.extend(prompt_logprobs(logits, targets.to(logits.device), self._prompt_logprobs[request_id]))
         return tuple(found)
-
-
-def _request_seed(seed: int, request_id: str, params: SamplingParams) -> int:
-    """The request's own seed, or one that depends on nothing but the engine's seed and the request's id."""
-    if params.seed is not None:
-        return params.seed
-    digest = hashlib.blake2b(f"{seed}/{request_id}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)

@@ -28,7 +28,6 @@ class WorkerConfig:
     """None: find out."""
     memory_utilization: float
     """Share of an accelerator's memory that may be used in all."""
-    seed: int
 
 
 class Worker:
@@ -93,13 +92,13 @@ class Worker:
 
     def _runner(self, kv: KVCacheConfig) -> ModelRunner:
         config = self.config
-        layers = {m.name: m for m in self._model.modules() if isinstance(m, Attention)}
         limits = Limits(
             max_num_reqs=config.max_num_seqs,
             max_num_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             max_blocks_per_req=-(-config.max_model_len // self._selection.block_size),
         )
+        layers = {m.name: m for m in self._model.modules() if isinstance(m, Attention)}
         attention = AttentionGroups(self._selection, config.device, limits)
         attention.bind(layers, allocate_caches(self._selection, self._specs, kv.num_blocks, config.device))
         sizes = RunnerLimits(
@@ -108,7 +107,6 @@ class Worker:
             max_model_len=config.max_model_len,
             vocab_size=self._model_config.vocab_size,
             block_sizes=tuple(group.block_size for group in kv.groups),
-            seed=config.seed,
         )
         return ModelRunner(self._model, attention, sizes, config.device.torch_device)
 
