@@ -1,4 +1,20 @@
 """Models: found, read and run."""
 
-from .sources import ModelFolder as ModelFolder
-from .sources import resolve_model as resolve_model
+from .config import ModelConfig, resolve_dtype
+from .config_reader import parse_config, read_config
+from .decoder import Decoder
+from .progress import Progress
+from .sources import ModelFolder, resolve_model
+from .weights import load_model
+
+__all__ = [
+    "Decoder",
+    "ModelConfig",
+    "ModelFolder",
+    "Progress",
+    "load_model",
+    "parse_config",
+    "read_config",
+    "resolve_dtype",
+    "resolve_model",
+]

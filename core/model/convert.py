@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
+from .config_reader import parse_config
 from .gguf_file import GGUFFile, StoredTensor, shards
 from .gguf_tokenizer import write_tokenizer
 from .progress import Progress
@@ -27,8 +28,10 @@ def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
     not supported, before anything large is written, and `OSError` where `folder` cannot be written.
     """
     file = GGUFFile(source)
+    config = file.config()
+    parse_config(config, str(source))
     write_tokenizer(file, folder)
-    (folder / "config.json").write_text(json.dumps(file.config(), indent=1))
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
     _write_weights(file, folder, progress)
 
 

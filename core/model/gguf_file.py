@@ -208,9 +208,7 @@ class GGUFFile:
     def _rope(self, head_dim: int) -> dict[str, Any]:
         read = f"{self._prefix}.rope."
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": float(self.get(read + "freq_base", 10000.0))}
-        rotated = self.get(read + "dimension_count", head_dim)
-        if rotated != head_dim:
-            rope["partial_rotary_factor"] = rotated / head_dim
+        rope["partial_rotary_factor"] = self.get(read + "dimension_count", head_dim) / head_dim
         kind = self.get(read + "scaling.type", "none")
         if kind not in ("none", "linear", "yarn"):
             raise ModelError(f"{self.path}: RoPE scaling {kind!r} is not supported; supported are none, linear, yarn")

@@ -1,8 +1,9 @@
 """Record what transformers answers to the parity prompts: `python tests/e2e/record_golden.py`.
 
-Every prompt of `data/prompts.json` is tokenised (conversations through the chat template), continued greedily for 64 tokens
-in float32 by `generate`, which stops at the end-of-sequence token, and replayed in float64 to learn how far apart the two
-likeliest tokens were at each step: where they are close, a correct engine may differ. The result is `data/golden.json`.
+Every prompt of `data/prompts.json` is tokenised (conversations through the chat template), continued greedily for 64
+tokens in float32 by `generate`, which stops at the end-of-sequence token, and replayed in float64 to learn how far
+apart the two likeliest tokens were at each step: where they are close, a correct engine may differ. The result is
+`data/golden.json`.
 """
 
 from __future__ import annotations
