@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .block_pool import BlockPool
 from .hashing import Adapter, BlockChain, BlockHasher, BlockKey, Item, PrefixIdentity
-from .manager import KVCacheManager, KVRequest, PrefixHit
+from .manager import BlockIds, KVCacheManager, KVRequest, PrefixHit
 from .prefix_index import HashChainIndex, PrefixIndex
 from .spec import FULL_RETENTION, NULL_BLOCK, KVCacheConfig, KVGroupSpec, Retention, num_blocks_for
 from .stats import PrefixCacheStats
@@ -15,6 +15,7 @@ __all__ = [
     "Adapter",
     "BlockChain",
     "BlockHasher",
+    "BlockIds",
     "BlockKey",
     "BlockPool",
     "HashChainIndex",

@@ -31,24 +31,19 @@ class FullRetentionGroup:
         return max(0, -(-num_tokens // self.block_size) - len(self.tables.get(request_id, ())))
 
     def adopt(self, request_id: str, hit: Sequence[int]) -> None:
-        """Start a table with cached blocks, which the caller has touched; `ValueError` where the request has one."""
-        if request_id in self.tables:
-            raise ValueError(f"request {request_id} holds blocks already")
+        """Start a table with cached blocks, which the caller has touched."""
         self.tables[request_id] = list(hit)
         self._num_cached[request_id] = len(hit)
 
-    def extend(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
-        """Add fresh blocks until the table covers `num_tokens`; the ids added."""
-        missing = self.blocks_missing(request_id, num_tokens)
-        if not missing:
-            return ()
-        blocks = self._pool.get_new_blocks(missing)
-        self.tables.setdefault(request_id, []).extend(blocks)
+    def extend(self, request_id: str, count: int) -> tuple[int, ...]:
+        """Add `count` fresh blocks to the table; their ids."""
+        blocks = self._pool.get_new_blocks(count)
+        self.tables[request_id] += blocks
         return tuple(blocks)
 
     def cache(self, request_id: str, keys: Sequence[BlockKey], num_tokens: int) -> None:
         """Make the blocks that are full at `num_tokens` findable."""
-        start, end = self._num_cached.get(request_id, 0), num_tokens // self.block_size
+        start, end = self._num_cached[request_id], num_tokens // self.block_size
         if end > start:
             self._pool.cache_full_blocks(self.group_id, self.tables[request_id], keys, start, end)
             self._num_cached[request_id] = end

@@ -13,6 +13,9 @@ from .prefix_index import HashChainIndex, PrefixIndex
 from .spec import KVCacheConfig, alignment
 from .stats import PrefixCacheStats
 
+BlockIds = tuple[tuple[int, ...], ...]
+"""Per KV group, block ids."""
+
 
 class KVRequest(Protocol):
     """What the manager reads of a request."""
@@ -42,7 +45,7 @@ class KVRequest(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixHit:
-    """A cached prefix, not yet held: its blocks may be evicted until `allocate_slots` takes them."""
+    """A cached prefix, not yet held: its blocks may be evicted until `admit` takes them."""
 
     num_tokens: int
     blocks: tuple[Sequence[int], ...]
@@ -75,6 +78,7 @@ class KVCacheManager:
         self._hasher = hasher or BlockHasher()
         self._alignment = alignment(config.groups)
         self._no_hit = PrefixHit(num_tokens=0, blocks=((),) * len(self.groups))
+        self._nothing: BlockIds = ((),) * len(self.groups)
 
     @property
     def usage(self) -> float:
@@ -108,38 +112,43 @@ class KVCacheManager:
         cut = tuple(blocks[: length // group.block_size] for group, blocks in zip(self.groups, found, strict=True))
         return PrefixHit(num_tokens=length, blocks=cut)
 
-    def allocate_slots(
-        self,
-        request: KVRequest,
-        num_new_tokens: int,
-        hit: PrefixHit | None = None,
-        *,
-        full_sequence_must_fit: bool = False,
-        keep_free: int = 0,
-    ) -> tuple[tuple[int, ...], ...] | None:
-        """Hold blocks for `num_new_tokens` after the computed ones, adopting `hit` first; per group, the fresh ids.
+    def allocate_slots(self, request: KVRequest, num_new_tokens: int) -> BlockIds | None:
+        """Hold blocks for `num_new_tokens` after the computed ones of a running request; per group, the fresh ids.
 
-        None, with nothing changed, where too few blocks are free. `hit` comes from `get_computed_blocks` for a request
-        that holds nothing. `full_sequence_must_fit` asks for room for all known tokens though only blocks for the new
-        ones are taken, and `keep_free` for so many blocks left over. Raises `ValueError` where `num_new_tokens` is not
-        positive, or a hit is given for a request that holds blocks.
+        None, with nothing changed, where too few blocks are free.
         """
-        if num_new_tokens < 1:
-            raise ValueError(f"request {request.request_id}: {num_new_tokens} new tokens need no slots")
         target = request.num_computed_tokens + num_new_tokens
-        if hit is not None:
-            target += hit.num_tokens
-        room = max(target, request.num_tokens) if full_sequence_must_fit else target
-        need = self.blocks_missing(request.request_id, room)
-        if hit is not None:
-            # Hits that someone holds cost nothing; the others leave the free queue like fresh ones.
-            held = sum(self.pool.ref_counts[block] > 0 for blocks in hit.blocks for block in blocks)
-            need -= held
-        if need and need + keep_free > self.pool.num_free_blocks:
+        missing = [group.blocks_missing(request.request_id, target) for group in self.groups]
+        need = sum(missing)
+        if need == 0:
+            return self._nothing
+        if need > self.pool.num_free_blocks:
             return None
-        if hit is not None:
-            self._adopt(request.request_id, hit)
-        return tuple([group.extend(request.request_id, target) for group in self.groups])
+        return self._extend(request.request_id, missing)
+
+    def admit(self, request: KVRequest, num_new_tokens: int, hit: PrefixHit, *, keep_free: int = 0) -> BlockIds | None:
+        """Hold `hit` and blocks for `num_new_tokens` after it for a request that holds nothing; per group, its table.
+
+        There must be room for all known tokens and `keep_free` blocks more, though blocks are taken for the new tokens
+        only: looking at the first chunk alone would admit too many. None, with nothing changed, where there is not.
+        Raises `ValueError` where the request holds blocks already.
+        """
+        request_id = request.request_id
+        if any(request_id in group.tables for group in self.groups):
+            raise ValueError(f"request {request_id} holds blocks already")
+        # Hits that someone holds cost nothing; the others leave the free queue like fresh blocks.
+        held = sum(self.pool.ref_counts[block] > 0 for blocks in hit.blocks for block in blocks)
+        need = self.blocks_missing(request_id, request.num_tokens) - held
+        if need + keep_free > self.pool.num_free_blocks:
+            return None
+        # All groups' hits are held before any fresh block is taken, which could evict one (vllm-project/vllm#33775).
+        for blocks in hit.blocks:
+            self.pool.touch(blocks)
+        for group, blocks in zip(self.groups, hit.blocks, strict=True):
+            group.adopt(request_id, blocks)
+        target = hit.num_tokens + num_new_tokens
+        self._extend(request_id, [group.blocks_missing(request_id, target) for group in self.groups])
+        return self.block_ids(request_id)
 
     def cache_blocks(self, request: KVRequest, num_tokens: int) -> None:
         """Make full blocks of the request's first `num_tokens` findable, once it is sure that this step computes them.
@@ -161,7 +170,7 @@ class KVCacheManager:
         """Blocks, over all groups, to add before the request's tables cover `num_tokens`."""
         return sum([group.blocks_missing(request_id, num_tokens) for group in self.groups])
 
-    def block_ids(self, request_id: str) -> tuple[tuple[int, ...], ...]:
+    def block_ids(self, request_id: str) -> BlockIds:
         """Per group, the request's whole table; empty ones where it holds nothing."""
         return tuple([tuple(group.tables.get(request_id, ())) for group in self.groups])
 
@@ -182,9 +191,5 @@ class KVCacheManager:
         """Forget all cached prefixes; False, changing nothing, while any request holds blocks."""
         return self.pool.reset_prefix_cache()
 
-    def _adopt(self, request_id: str, hit: PrefixHit) -> None:
-        # All groups' hits are held before any fresh block is taken, which could evict one (vllm-project/vllm#33775).
-        for blocks in hit.blocks:
-            self.pool.touch(blocks)
-        for group, blocks in zip(self.groups, hit.blocks, strict=True):
-            group.adopt(request_id, blocks)
+    def _extend(self, request_id: str, counts: Sequence[int]) -> BlockIds:
+        return tuple([group.extend(request_id, count) for group, count in zip(self.groups, counts, strict=True)])

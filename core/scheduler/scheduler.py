@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from ..errors import HeadstockError, InvalidInput
-from ..kv import KVCacheManager, PrefixIdentity
+from ..kv import BlockIds, KVCacheManager, PrefixIdentity
 from .admission import check_admissible
 from .config import SchedulerConfig
 from .output import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
@@ -20,7 +20,7 @@ from .queue import QUEUES, rank
 from .request import Request
 from .stats import SchedulerStats
 from .status import RequestStatus
-from .step import BlockIds, Step
+from .step import Step
 from .stop import Stop, check_stop
 
 logger = logging.getLogger(__name__)
@@ -179,24 +179,27 @@ class Scheduler:
         self._num_preemptions += 1
 
     def _admit_waiting(self, step: Step) -> None:
-        if not self._waiting:
+        if not self._can_admit(step):
             return
         # Blocks that admitted prompts will still take for their later chunks are spoken for.
         reserved = sum([self._blocks_to_come(request) for request in self._running.values()])
-        while self._waiting and step.budget and len(self._running) < self.config.max_num_seqs:
+        while self._can_admit(step):
             request = self._waiting.peek()
             hit = self.kv.get_computed_blocks(request)
             num_tokens = self._chunk(request.num_tokens - hit.num_tokens, step)
             keep_free = reserved + self._watermark if self._running else 0
-            fresh = self.kv.allocate_slots(request, num_tokens, hit, full_sequence_must_fit=True, keep_free=keep_free)
-            if fresh is None:
+            block_ids = self.kv.admit(request, num_tokens, hit, keep_free=keep_free)
+            if block_ids is None:
                 return
             self._waiting.pop()
             self.kv.record_admission(request, hit, resumed=request.num_preemptions > 0)
             self._start(request, hit.num_tokens)
-            step.admit(request, num_tokens, self.kv.block_ids(request.request_id))
+            step.admit(request, num_tokens, block_ids)
             self.kv.cache_blocks(request, hit.num_tokens + num_tokens)
             reserved += self._blocks_to_come(request)
+
+    def _can_admit(self, step: Step) -> bool:
+        return bool(self._waiting and step.budget) and len(self._running) < self.config.max_num_seqs
 
     def _blocks_to_come(self, request: Request) -> int:
         return self.kv.blocks_missing(request.request_id, request.num_tokens)
@@ -270,10 +273,15 @@ class Scheduler:
         request.become(stop.status)
         self.kv.free(request.request_id)
         del self._requests[request.request_id]
-        if stop.status is RequestStatus.FINISHED_LENGTH_CAPPED and request.num_tokens > self.kv.max_tokens:
+        if stop.status is RequestStatus.FINISHED_LENGTH_CAPPED:
+            self._warn_if_capacity_ended(request)
+
+    def _warn_if_capacity_ended(self, request: Request) -> None:
+        wanted = min(request.num_prompt_tokens + request.max_tokens, self.config.max_model_len)
+        if request.num_tokens < wanted:
             logger.warning(
-                "request %s ends at %d tokens: the KV cache holds %d",
+                "request %s ends with %d of %d tokens: the KV cache holds no more",
                 request.request_id,
                 request.num_tokens,
-                self.kv.max_tokens,
+                wanted,
             )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ..kv import BlockIds
 from .output import CachedRequestData, NewRequestData, SchedulerOutput
 from .request import Request
-
-BlockIds = tuple[tuple[int, ...], ...]
-"""Per KV group, block ids."""
 
 
 class Row(NamedTuple):
@@ -57,8 +55,8 @@ class Step:
     @property
     def is_mixed(self) -> bool:
         """Whether decode rows and longer ones stand side by side."""
-        decodes = sum([row.num_tokens == 1 and row.request.num_computed_tokens > 0 for row in self.rows()])
-        return 0 < decodes < len(self.running) + len(self.admitted)
+        num_decodes = sum([row.num_tokens == 1 and row.request.num_computed_tokens > 0 for row in self.rows()])
+        return 0 < num_decodes < len(self.running) + len(self.admitted)
 
     def output(self, finished: Iterable[str]) -> SchedulerOutput:
         """The step as a value; requests still count as computed what they had before it."""

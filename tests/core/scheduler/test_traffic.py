@@ -1,0 +1,128 @@
+"""Random traffic through the scheduler: the laws after each step, and the answers that each request would get alone."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from headstock.core.errors import CapacityError, InvalidInput
+from headstock.core.kv import BlockHasher
+from support.scheduling import Served, answer, cache, check_laws, new_request, new_scheduler
+
+prompts = st.lists(st.integers(0, 1), max_size=20)
+
+
+class Traffic(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(2, 16),
+        block_sizes=st.sampled_from([(1,), (2,), (4,), (2, 4), (4, 4)]),
+        caching=st.booleans(),
+        collide=st.booleans(),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        seats=st.integers(1, 5),
+        budget=st.integers(0, 12),
+        threshold=st.sampled_from([0, 0, 1, 3]),
+        watermark=st.sampled_from([0.0, 0.2]),
+    )
+    def start(self, num_blocks, block_sizes, caching, collide, policy, seats, budget, threshold, watermark):
+        hasher = BlockHasher(lambda parent, token_ids, extra: b"") if collide else None
+        kv = cache(num_blocks, block_sizes, enable_prefix_caching=caching, hasher=hasher)
+        scheduler = new_scheduler(
+            kv,
+            policy=policy,
+            max_model_len=40,
+            max_num_seqs=seats,
+            max_num_batched_tokens=seats + budget,
+            long_prefill_token_threshold=threshold,
+            watermark=watermark,
+        )
+        self.served = Served(scheduler)
+        self.expected = {}
+        self.number = 0
+
+    @rule(
+        prompt=prompts,
+        max_tokens=st.integers(1, 12),
+        eos=st.booleans(),
+        priority=st.integers(0, 2),
+        salt=st.sampled_from([None, "a"]),
+        logprobs=st.booleans(),
+    )
+    def add(self, prompt, max_tokens, eos, priority, salt, logprobs):
+        self.number += 1
+        name = str(self.number)
+        eos_ids = tuple(range(0, 50, 9)) if eos else ()
+        wanted = {"prompt_logprobs": 0, "logprobs": 0} if logprobs else {}
+        request = new_request(
+            name,
+            prompt,
+            max_tokens=max_tokens,
+            eos_token_ids=eos_ids,
+            priority=priority,
+            cache_salt=salt,
+            arrival_time=float(self.number // 2),
+            **wanted,
+        )
+        scheduler = self.served.scheduler
+        capacity = scheduler.kv.config.max_tokens
+        try:
+            self.served.add(request)
+        except InvalidInput:
+            assert not 1 <= len(prompt) <= 39
+            return
+        except CapacityError:
+            assert len(prompt) + 1 > capacity
+            return
+        assert 1 <= len(prompt) <= min(39, capacity - 1)
+        most = min(max_tokens, 40 - len(prompt), capacity + 1 - len(prompt))
+        self.expected[name] = answer(prompt, most, eos_ids), len(prompt) - 1 if logprobs else 0
+
+    def owed(self):
+        return [name for name, told in self.served.answers.items() if told.finish_reason is None]
+
+    @precondition(lambda self: self.expected)
+    @rule(steps=st.integers(1, 8))
+    def step(self, steps):
+        for _ in range(steps):
+            self.served.step()
+        self.check_finished()
+
+    @precondition(lambda self: self.expected and self.owed())
+    @rule(data=st.data(), amid=st.booleans())
+    def abort(self, data, amid):
+        name = data.draw(st.sampled_from(self.owed()), label="request")
+        scheduler = self.served.scheduler
+        step = scheduler.schedule() if amid else None
+        (output,) = scheduler.abort([name, name])
+        assert output.finish_reason == "abort"
+        self.served.tell([output])
+        check_laws(scheduler)
+        if step is not None:
+            self.served.tell(scheduler.update_from_output(step, self.served.runner.run(step)))
+        told = self.served.answers[name].tokens
+        assert told == self.expected[name][0][: len(told)]
+        assert scheduler.abort([name]) == []
+
+    @rule()
+    def reset(self):
+        self.served.scheduler.reset_prefix_cache()
+
+    def check_finished(self):
+        for name, told in self.served.answers.items():
+            tokens, num_prompt_logprobs = self.expected[name]
+            assert told.tokens == tokens[: len(told.tokens)]
+            if told.finish_reason in ("stop", "length"):
+                assert told.tokens == tokens
+                assert len(told.prompt_logprobs) == num_prompt_logprobs
+
+    def teardown(self):
+        if hasattr(self, "served"):
+            self.served.finish()
+            self.check_finished()
+            assert self.served.scheduler.kv.usage == 0
+            assert all(told.finish_reason for told in self.served.answers.values())
+
+
+TestTraffic = Traffic.TestCase
+TestTraffic.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
