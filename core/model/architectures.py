@@ -43,7 +43,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """`architectures[0]` of `config.json` → what is particular about it."""
 
-SUPPORTED_LAYERS = ("full_attention", "sliding_attention")
+SUPPORTED_LAYERS = ("full_attention", "sliding_attention", "attention")
 
 STATE_MODELS = {
     "falcon_mamba": "mamba",

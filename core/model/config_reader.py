@@ -44,7 +44,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def parse_config(config: Mapping[str, Any], source: str) -> ModelConfig:
+def parse_config(config: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
     """The model that the contents `config` of a `config.json` describe.
 
     Raises `ModelError` naming `source` and the field where a value is missing or wrong, the architecture or the kind of

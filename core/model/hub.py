@@ -20,12 +20,12 @@ def snapshot(name: str) -> Path:
     Raises `ModelError` where it is not here and cannot be fetched.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError
 
     try:
         return _with_config(snapshot_download(name, allow_patterns=WANTED, local_files_only=True), name)
-    except (LocalEntryNotFoundError, FileNotFoundError):
-        pass  # not in the cache, or there without its weights: ask the Hub
+    except FileNotFoundError:  # the client's own "not in the cache" included
+        pass
     except HFValidationError as error:
         raise ModelError(f"model {name!r} is neither a folder here nor a valid Hub name: {error}") from error
     try:

@@ -38,6 +38,8 @@ def resolve_model(name: str | os.PathLike[str], *, progress: Progress | None = N
     Raises `ModelError` where the model is not found, damaged, or cannot be fetched or stored.
     """
     asked = os.fspath(name)
+    if not asked:
+        raise ModelError("model: the name is empty; name a folder, a .gguf file, a Hub repository, or smollm2")
     progress = progress or ProgressBar()
     if asked in PACKAGED_MODELS:
         return _packaged(PACKAGED_MODELS[asked], progress)
@@ -93,7 +95,7 @@ def _checked(path: Path) -> Path:
 def _unknown(asked: str, path: Path) -> ModelError:
     here = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     near = [str(path.parent / n) for n in difflib.get_close_matches(path.name, here, 3)]
-    near += difflib.get_close_matches(asked.lower(), PACKAGED_MODELS, 1, cutoff=0.4)
+    near += difflib.get_close_matches(asked.lower(), PACKAGED_MODELS, 1)
     hint = f"  did you mean: {', '.join(near)}\n" if near else ""
     return ModelError(
         f"model {asked!r} is not known.\n{hint}"

@@ -62,6 +62,8 @@ def weight_files(folder: Path) -> list[Path]:
             if not path.is_file():
                 raise ModelError(f"{path}: is missing, but {INDEX} names it; download it again")
         return files
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]  # others beside it are copies in other forms
     files = sorted(folder.glob("*.safetensors"))
     if files:
         return files
