@@ -34,7 +34,7 @@ class Plane:
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, strides, strict=True)) if all(self.shape) else 0
 
     def allocate(self, device: str) -> Tensor:
-        """A zeroed tensor. On CPUs it takes memory only as it is written: numpy asks for zero pages, torch writes them."""
+        """A zeroed tensor. On CPUs memory is taken as it is written: numpy asks for zero pages, torch writes them."""
         if device == "cpu":
             storage = torch.from_numpy(np.zeros(self.elements * self.dtype.itemsize, dtype=np.uint8)).view(self.dtype)
         else:

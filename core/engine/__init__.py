@@ -3,6 +3,6 @@
 from .config import EngineConfig
 from .core import EngineCore
 from .llm_engine import LLMEngine
-from .prompts import Prompt
+from .prompts import Prompt, read_prompts
 
-__all__ = ["EngineConfig", "EngineCore", "LLMEngine", "Prompt"]
+__all__ = ["EngineConfig", "EngineCore", "LLMEngine", "Prompt", "read_prompts"]

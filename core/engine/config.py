@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from ..attention import Device
 from ..errors import InvalidInput
-from ..scheduler.config import Policy
-
-DEFAULT_BATCHED_TOKENS = 2048
-DEFAULT_NUM_SEQS = 128
+from ..scheduler.config import DEFAULT_BATCHED_TOKENS, DEFAULT_NUM_SEQS, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

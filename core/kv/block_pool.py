@@ -96,9 +96,8 @@ class BlockPool:
         if count > len(self.free_queue):
             raise CapacityError(f"{count} KV blocks were asked for and {len(self.free_queue)} are free")
         blocks = [self.free_queue.pop() for _ in range(count)]
+        self.forget(blocks)
         for block in blocks:
-            if self.index is not None and block in self.index:
-                self.index.remove(block)
             self.ref_counts[block] = 1
         return blocks
 
@@ -135,6 +134,12 @@ class BlockPool:
             return
         for i in range(start, end):
             self.index.insert(group, keys[i], table[i], table[i - 1] if i else None)
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Make these blocks' content unfindable; who owns them keeps them."""
+        for block in blocks:
+            if self.index is not None and block in self.index:
+                self.index.remove(block)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached content; False, changing nothing, while a request owns a block."""

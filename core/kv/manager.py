@@ -174,8 +174,8 @@ class KVCacheManager:
         """Per group, the request's whole table; empty ones where it holds nothing."""
         return tuple([tuple(group.tables.get(request_id, ())) for group in self.groups])
 
-    def free(self, request_id: str) -> None:
-        """Give back all blocks of a request; nothing where it holds none.
+    def free(self, request_id: str, *, forget: bool = False) -> None:
+        """Give back all blocks of a request; nothing where it holds none. With `forget`, nobody finds them any more.
 
         Later positions come first, across the groups, so that what is evicted first is the tail of the prefix.
         """
@@ -185,6 +185,8 @@ class KVCacheManager:
             for i, block in enumerate(group.drop(request_id))
         ]
         ends.sort(key=lambda end: end[0], reverse=True)
+        if forget:
+            self.pool.forget(block for _, block in ends)
         self.pool.free_blocks(block for _, block in ends)
 
     def reset_prefix_cache(self) -> bool:

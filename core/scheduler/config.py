@@ -9,6 +9,9 @@ from ..errors import InvalidInput
 
 Policy = Literal["fcfs", "priority"]
 
+DEFAULT_BATCHED_TOKENS = 2048
+DEFAULT_NUM_SEQS = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
@@ -17,9 +20,9 @@ class SchedulerConfig:
     max_model_len: int
     """Tokens of a request, prompt and outputs together. A prompt leaves room for at least one output:
     ``len(prompt) + 1 <= max_model_len``."""
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int = DEFAULT_BATCHED_TOKENS
     """Tokens computed in one step; at least `max_num_seqs`, so that every running answer gets a token in each step."""
-    max_num_seqs: int = 256
+    max_num_seqs: int = DEFAULT_NUM_SEQS
     """Requests that run at once."""
     policy: Policy = "fcfs"
     """``fcfs``: first come, first served; the last admitted is preempted first. ``priority``: lower (priority, arrival)

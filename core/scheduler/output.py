@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..outputs import FinishReason
+from ..outputs import FinishReason, TokenLogprobs
 from ..params import SamplingParams
 
 
@@ -72,17 +72,6 @@ class SchedulerOutput:
     @property
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprobs:
-    """Log probabilities at one position, from the raw distribution."""
-
-    token_ids: tuple[int, ...]
-    """The token itself first, then the likeliest in order."""
-    logprobs: tuple[float, ...]
-    rank: int
-    """Rank of the first token in the vocabulary, 1 for the likeliest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

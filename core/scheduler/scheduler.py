@@ -233,14 +233,15 @@ class Scheduler:
     def _take(self, request: Request, result: ModelRunnerOutput) -> EngineCoreOutput | None:
         request_id = request.request_id
         sampled = result.sampled_token_ids.get(request_id, ())
-        if bool(sampled) != (request.num_computed_tokens == request.num_tokens):
+        failure = result.failures.get(request_id)
+        if failure is None and bool(sampled) != (request.num_computed_tokens == request.num_tokens):
             raise HeadstockError(
                 f"request {request_id}: the model runner gave {len(sampled)} tokens after computing "
                 f"{request.num_computed_tokens} of {request.num_tokens}"
             )
         entries = result.prompt_logprobs.get(request_id)
         prompt_logprobs = request.untold_prompt_logprobs(entries) if entries else ()
-        stop: Stop | None = None
+        stop = None if failure is None else Stop(RequestStatus.FINISHED_ERROR)
         kept = 0
         for token_id in sampled:
             request.append(token_id)
@@ -248,7 +249,7 @@ class Scheduler:
             stop = check_stop(request, self._max_total_tokens)
             if stop is not None:
                 break
-        if not kept and not prompt_logprobs:
+        if not kept and not prompt_logprobs and stop is None:
             return None
         if stop is not None:
             self._finish(request, stop)
@@ -259,6 +260,7 @@ class Scheduler:
             new_prompt_logprobs=prompt_logprobs,
             finish_reason=request.status.finish_reason,
             stop_reason=None if stop is None else stop.reason,
+            error=failure,
             num_cached_tokens=request.num_cached_tokens,
             num_preemptions=request.num_preemptions,
             first_scheduled_time=request.first_scheduled_time,
@@ -271,7 +273,8 @@ class Scheduler:
         else:
             self._finished.append(request.request_id)
         request.become(stop.status)
-        self.kv.free(request.request_id)
+        # What a failed request computed may be at fault, so nobody is to find it.
+        self.kv.free(request.request_id, forget=stop.status is RequestStatus.FINISHED_ERROR)
         del self._requests[request.request_id]
         if stop.status is RequestStatus.FINISHED_LENGTH_CAPPED:
             self._warn_if_capacity_ended(request)

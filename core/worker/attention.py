@@ -98,8 +98,8 @@ def allocate_caches(
             if plane.elements > limit:
                 most = num_blocks * limit // plane.elements
                 raise CapacityError(
-                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane, and plane {plane_name} "
-                    f"of {name} has {plane.elements} with {num_blocks} blocks. "
+                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane, and {plane_name} of {name} "
+                    f"has {plane.elements} with {num_blocks} blocks. "
                     f"Use at most {most} blocks, or another backend."
                 )
     return {name: selection.layout.allocate(spec, num_blocks, device.torch_device) for name, spec in specs.items()}

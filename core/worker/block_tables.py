@@ -10,7 +10,7 @@ from .states import Ints
 
 
 class BlockTable:
-    """One KV group's table: which physical blocks hold a request's tokens, in order. Unused ones name the null block."""
+    """One KV group's table: which blocks hold a request's tokens, in order. Unused entries name the null block."""
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
         self.block_size = block_size

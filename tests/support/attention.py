@@ -156,7 +156,7 @@ def uniform_spec(**changes: Any) -> AttentionSpec:
 
 
 def uniform_probe(spec: AttentionSpec, lengths: Sequence[int], first: float = 0.0, **scene: Any) -> Scene:
-    """Sequences with v_j = first + j in every channel: with queries of 0, an output is the mean position attended to."""
+    """Sequences with v_j = first + j in every channel: for queries of 0, an output is the mean position attended to."""
     dtype = getattr(torch, spec.dtype)
     shape = (spec.num_kv_heads, spec.head_size_v)
     values = [

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from headstock.core.attention import AttentionBackend, BoundLayer, Capabilities, Device, ForwardContext, LayerParams
 from headstock.core.attention import forward_context as in_context
 from headstock.core.attention.reference import attend_sequence
-from headstock.core.model import Decoder, ModelFolder, load_model, read_config
+from headstock.core.model import Decoder, ModelFolder, load_model, parse_config, read_config
 from support.attention import make
 
 
@@ -59,3 +62,37 @@ def logits_of(model: Decoder, texts: Sequence[Sequence[int]]) -> Tensor:
     positions = torch.cat([torch.arange(len(text)) for text in texts])
     with attention_over(model, [len(text) for text in texts]):
         return model.compute_logits(model(ids, positions))
+
+
+TINY: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "eos_token_id": 2,
+}
+"""A Llama of a few thousand weights."""
+
+
+def tensors_of(config: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
+    """Random weights for `config`, under Hugging Face's names."""
+    rng = torch.Generator().manual_seed(seed)
+    model = Decoder(
+        parsed := parse_config(config), parsed.attention_specs("float32"), torch.float32, torch.device("cpu")
+    )
+    return {name: torch.randn(view.shape, generator=rng) for name, view in model.destinations()}
+
+
+def write_model(folder: Path, config: Mapping[str, Any] = TINY, seed: int = 0) -> dict[str, Tensor]:
+    """A Hugging Face folder with `config` and random weights, which are returned."""
+    tensors = tensors_of(config, seed)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return tensors

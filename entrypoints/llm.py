@@ -1,0 +1,158 @@
+"""`LLM`: a model, its backends and an engine in one object, for offline use. Names and meanings are vLLM's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from ..core.attention import AttentionSelection
+from ..core.engine import EngineConfig, LLMEngine, read_prompts
+from ..core.errors import InvalidInput
+from ..core.model import resolve_model
+from ..core.outputs import RequestOutput
+from ..core.params import SamplingParams
+from ..core.scheduler import SchedulerStats
+from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
+from ..core.text import ChatTemplate
+from .compose import build_engine, choose_device
+
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+class LLM:
+    """Loads `model` once and answers prompts with it."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        attention_backend: str = "auto",
+        attention_policy: Mapping[str, Any] | str | None = None,
+        attention_backend_config: Mapping[str, Mapping[str, Any]] | None = None,
+        block_size: int | None = None,
+        enable_prefix_caching: bool = True,
+        max_num_batched_tokens: int | None = None,
+        max_num_seqs: int = DEFAULT_NUM_SEQS,
+        max_model_len: int | None = None,
+        dtype: str = "auto",
+        seed: int = 0,
+        kv_cache_memory_bytes: int | None = None,
+        memory_utilization: float = 0.9,
+        scheduling_policy: Policy = "fcfs",
+        long_prefill_token_threshold: int = 0,
+    ) -> None:
+        """Find the model, choose a backend for every layer, load the weights, size the KV cache.
+
+        `model` is ``smollm2``, a Hugging Face folder, a GGUF file or a name on the Hub. `attention_backend` is a name
+        (``headstock backends`` lists them) or ``auto``; `attention_policy` says more, by layer, kind and phase (see
+        docs/cli.md); `attention_backend_config` maps a backend's name to its options. `block_size` None is 16, or the
+        first size that all chosen backends take. The other parameters are those of `EngineConfig`.
+
+        Raises `InvalidInput`, `ModelError`, `BackendError` or `CapacityError`, each saying what to do.
+        """
+        config = EngineConfig(
+            device=choose_device(),
+            dtype=dtype,
+            block_size=block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            memory_utilization=memory_utilization,
+            scheduling_policy=scheduling_policy,
+            long_prefill_token_threshold=long_prefill_token_threshold,
+            seed=seed,
+        )
+        self.folder = resolve_model(model)
+        self.engine: LLMEngine = build_engine(
+            self.folder,
+            config,
+            attention_backend=attention_backend,
+            attention_policy=attention_policy,
+            attention_backend_config=attention_backend_config,
+        )
+
+    @property
+    def attention(self) -> AttentionSelection:
+        """The backend of every layer, and why."""
+        return self.engine.core.selection
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: Params = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to `prompts`, in their order.
+
+        A prompt is text, a list of token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` and, if wanted,
+        ``cache_salt``; `prompts` is one or a list of them. `sampling_params` is one for all or one for each. Every
+        prompt is checked before the first is computed: `InvalidInput` and `CapacityError` leave nothing behind.
+        """
+        ids = self._add(prompts, sampling_params, priority, stream=False)
+        done: dict[str, RequestOutput] = {}
+        with _progress(len(ids), use_tqdm) as bar:
+            for output in self._run():
+                done[output.request_id] = output
+                bar.update()
+        return [done[i] for i in ids]
+
+    def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """The answer to one prompt as it grows: each output holds everything so far. Closing the iterator aborts."""
+        ids = self._add([prompt], sampling_params, None, stream=True)
+        try:
+            yield from self._run()
+        finally:
+            self.engine.abort_request(ids)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template; raises `ModelError` where it has none."""
+        return ChatTemplate.from_folder(self.folder.path)
+
+    def stats(self) -> SchedulerStats:
+        """Counts of steps, preemptions, cached tokens."""
+        return self.engine.core.stats()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, with nothing done, while requests run."""
+        return self.engine.core.reset_prefix_cache()
+
+    def _add(self, prompts: Any, params: Params, priority: Sequence[int] | None, *, stream: bool) -> list[str]:
+        """Queue all prompts, or none."""
+        read = read_prompts(prompts)
+        each = _one_each("sampling_params", params if params is not None else SamplingParams(), len(read))
+        priorities = _one_each("priority", 0 if priority is None else priority, len(read))
+        ids: list[str] = []
+        try:
+            for prompt, own, rank in zip(read, each, priorities, strict=True):
+                ids.append(self.engine.add_request(prompt, own, priority=rank, stream=stream))
+        except Exception:
+            self.engine.abort_request(ids)
+            raise
+        return ids
+
+    def _run(self) -> Iterator[RequestOutput]:
+        while self.engine.has_unfinished_requests():
+            yield from self.engine.step()
+
+
+def _one_each(name: str, value: Any, count: int) -> list[Any]:
+    if not isinstance(value, Sequence):
+        return [value] * count
+    if len(value) != count:
+        raise InvalidInput(name, f"{len(value)} given for {count} prompts")
+    return list(value)
+
+
+def _progress(total: int, wanted: bool) -> Any:
+    """A bar over requests on stderr, where that is a terminal."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc="prompts", unit="prompt", disable=not (wanted and sys.stderr.isatty()))

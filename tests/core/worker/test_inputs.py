@@ -1,0 +1,94 @@
+"""One step's inputs against the worked example of the field: scheduled [2, 5, 3] over what is computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from headstock.core.attention import RowCounts
+from headstock.core.params import SamplingParams
+from headstock.core.scheduler.output import NewRequestData
+from headstock.core.worker.block_tables import BlockTable
+from headstock.core.worker.inputs import InputBuilder, StepInputs
+from headstock.core.worker.states import RequestStates
+
+
+def request(name: str, tokens: int, computed: int) -> NewRequestData:
+    start = 100 * (ord(name) - ord("a") + 1)
+    return NewRequestData(
+        request_id=name,
+        token_ids=tuple(range(start, start + tokens)),
+        num_prompt_tokens=tokens,
+        params=SamplingParams(),
+        eos_token_ids=(),
+        block_ids=(),
+        num_computed_tokens=computed,
+    )
+
+
+def build(requests: list[tuple[str, int, int, list[int]]], scheduled: dict[str, int]) -> StepInputs:
+    """Inputs for requests of (name, known tokens, computed tokens, blocks of 4)."""
+    states, table = RequestStates(8, 64), BlockTable(8, 64, 4)
+    for name, tokens, computed, blocks in requests:
+        table.append(states.add(request(name, tokens, computed)), blocks)
+    return InputBuilder(states, [table], 64, "cpu", 1).build(scheduled)
+
+
+def test_rows_are_flattened_in_the_order_decode_extend_prefill() -> None:
+    inputs = build([("a", 3, 0, [9]), ("b", 11, 6, [7, 2, 5]), ("c", 6, 5, [3, 1])], {"a": 3, "b": 5, "c": 1})
+    assert inputs.request_ids == ("c", "b", "a")
+    (batch,) = inputs.batches
+    assert batch.query_start_loc.tolist() == [0, 1, 6, 9]
+    assert batch.seq_lens.tolist() == [6, 11, 3]
+    assert inputs.positions.tolist() == [5, 6, 7, 8, 9, 10, 0, 1, 2]
+    assert inputs.input_ids.tolist() == [305, 206, 207, 208, 209, 210, 100, 101, 102]
+    assert batch.slot_mapping is not None
+    assert batch.slot_mapping.tolist() == [5, 10, 11, 20, 21, 22, 36, 37, 38]
+    assert batch.block_table is not None
+    assert batch.block_table[:, :3].tolist() == [[3, 1, 0], [7, 2, 5], [9, 0, 0]]
+    assert batch.counts == RowCounts(
+        decodes=1, decode_tokens=1, extends=1, extend_tokens=5, prefills=1, prefill_tokens=3
+    )
+    assert (batch.max_query_len, batch.max_seq_len) == (5, 11)
+    assert inputs.logits_rows.tolist() == [0, 5, 8]
+
+
+def test_only_requests_with_nothing_left_to_compute_get_a_token() -> None:
+    inputs = build([("a", 8, 0, [1, 2]), ("b", 8, 4, [3, 4])], {"a": 4, "b": 4})
+    assert [inputs.request_ids[i] for i in inputs.complete] == ["b"]
+
+
+def test_dtypes_are_those_of_the_contract() -> None:
+    inputs = build([("a", 3, 0, [9])], {"a": 3})
+    (batch,) = inputs.batches
+    assert batch.query_start_loc.dtype == batch.seq_lens.dtype == torch.int32
+    assert batch.block_table is not None
+    assert batch.block_table.dtype == torch.int32
+    assert batch.slot_mapping is not None
+    assert batch.slot_mapping.dtype == inputs.positions.dtype == torch.int64
+
+
+def test_slots_of_high_blocks_do_not_wrap() -> None:
+    table = BlockTable(1, 10**6, 1039680)
+    table.append(0, [2066])
+    assert table.slot_mapping(np.array([0]), np.array([5])).tolist() == [2066 * 1039680 + 5]
+
+
+def test_a_slot_is_given_back_and_used_again_without_traces() -> None:
+    states, table = RequestStates(1, 64), BlockTable(1, 64, 4)
+    slot = states.add(request("a", 9, 0))
+    table.append(slot, [4, 5, 6])
+    assert states.remove("a") == slot
+    table.clear(slot)
+    assert states.remove("a") is None
+    assert states.add(request("b", 2, 0)) == slot
+    assert table.ids[slot].tolist() == [0] * 16
+    assert len(states) == 1
+
+
+def test_sampled_tokens_are_appended_by_slot() -> None:
+    states = RequestStates(3, 4)
+    slots = np.array([states.add(request(name, 4, 0)) for name in "ab"])
+    states.append(slots[::-1], np.array([7, 8]))
+    assert states.token_ids[slots, 4].tolist() == [8, 7]
+    assert states.num_tokens[slots].tolist() == [5, 5]
