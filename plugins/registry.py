@@ -80,11 +80,6 @@ class BackendRegistry:
         matches = self._matches(name)
         return matches[0] if len(matches) == 1 else None
 
-    def load_all(self) -> None:
-        """Import every backend, so that `offers` tell how each fared."""
-        for offer in self._offers:
-            offer.load()
-
     def _matches(self, name: str) -> list[Offer]:
         """The offers that `name` can mean; a disabled one only where there is no other."""
         wanted = key(name)

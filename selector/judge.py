@@ -1,0 +1,124 @@
+"""`Judge`: whether a backend can serve a layer on one device, and everything that speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.attention import AttentionSpec, Capabilities, Device, KVLayout, Mismatch, mismatches
+from ..core.errors import InvalidInput
+from ..plugins import Failure, Guard, Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What all layers of a model have to agree on; None is still open."""
+
+    block_size: int | None = None
+    layout: str | None = None
+
+
+class Judge:
+    """Asks backends, each thing once, for one selection on one device."""
+
+    def __init__(
+        self,
+        device: Device,
+        layouts: Mapping[str, KVLayout],
+        options: Mapping[Offer, Mapping[str, object]],
+        guard: Guard,
+    ) -> None:
+        self.device = device
+        self.layouts = layouts
+        self._asked_options = options
+        self._guard = guard
+        self._standing: dict[Offer, tuple[tuple[str, ...], Capabilities]] = {}
+        self._reasons: dict[tuple[Offer, AttentionSpec, Terms], tuple[str, ...]] = {}
+        self._options: dict[Offer, Any] = {}
+
+    def standing(self, offer: Offer) -> tuple[tuple[str, ...], Capabilities]:
+        """What speaks against a backend on this device whatever the layer; and what it can do, where nothing does.
+
+        Whether its libraries are installed is of no matter for a device that is not here.
+        """
+        if offer not in self._standing:
+            self._standing[offer] = self._ask(offer)
+        return self._standing[offer]
+
+    def reasons(self, offer: Offer, spec: AttentionSpec, terms: Terms) -> tuple[str, ...]:
+        """Everything that speaks against giving `offer` a layer like `spec` under `terms`; empty means it fits."""
+        found = self._reasons.get((offer, spec, terms))
+        if found is None:
+            found = self._reasons[offer, spec, terms] = self._weigh(offer, spec, terms)
+        return found
+
+    def options(self, offer: Offer) -> Any:
+        """The options a backend gets; raises `InvalidInput` where it refuses the user's."""
+        if offer not in self._options:
+            parsed = self._parsed_options(offer)
+            if isinstance(parsed, Failure):
+                raise InvalidInput(f"attention_backend_config[{offer.label!r}]", _text(parsed))
+            self._options[offer] = parsed
+        return self._options[offer]
+
+    def layouts_of(self, offer: Offer) -> tuple[str, ...]:
+        """The layouts it reads and we know, best first."""
+        return tuple(name for name in self.standing(offer)[1].layouts if name in self.layouts)
+
+    def _ask(self, offer: Offer) -> tuple[tuple[str, ...], Capabilities]:
+        nothing = Capabilities()
+        cls = offer.load()
+        if cls is None:
+            return (offer.forbids(),), nothing
+        if not self.device.assumed:
+            available = self._guard.attempt(cls.availability)
+            if isinstance(available, Failure):
+                return (f"availability() raised {available}",), nothing
+            if available.reasons:
+                return available.reasons, nothing
+        offered = self._guard.attempt(lambda: cls.capabilities(self.device))
+        if isinstance(offered, Failure):
+            return (f"capabilities() raised {offered}",), nothing
+        if offered == nothing:
+            return (f"does not run on {self.device.platform} ({self.device.arch})",), nothing
+        if offer not in self._asked_options and isinstance(needed := self._parsed_options(offer), Failure):
+            return (f"needs options: {_text(needed)}",), offered
+        return (), offered
+
+    def _weigh(self, offer: Offer, spec: AttentionSpec, terms: Terms) -> tuple[str, ...]:
+        against, offered = self.standing(offer)
+        if against:
+            return against
+        cls = offer.load()
+        assert cls is not None  # standing has loaded it
+        asked = spec if terms.block_size is None else replace(spec, block_size=terms.block_size)
+        refused = self._guard.attempt(lambda: cls.refusals(asked, self.device))
+        if isinstance(refused, Failure):
+            return (f"refusals() raised {refused}",)
+        found = [*mismatches(asked, offered), *refused, *self._layout_mismatches(offer, spec, offered, terms)]
+        return tuple(str(m) for m in found if terms.block_size is not None or m.field != "block_size")
+
+    def _layout_mismatches(
+        self, offer: Offer, spec: AttentionSpec, offered: Capabilities, terms: Terms
+    ) -> list[Mismatch]:
+        known = self.layouts_of(offer)
+        if spec.kv_source != "cache" or (known if terms.layout is None else terms.layout in known):
+            return []
+        asked = terms.layout or f"one of {', '.join(self.layouts)}"
+        return [Mismatch(field="layout", asked=asked, offered=", ".join(offered.layouts) or None)]
+
+    def _parsed_options(self, offer: Offer) -> Any:
+        cls = offer.load()
+        assert cls is not None  # only what can be loaded is asked for options
+
+        def parse() -> object:
+            parsed = cls.parse_options(self._asked_options.get(offer, {}))
+            hash(parsed)  # layers whose backend, spec and options are equal share an instance
+            return parsed
+
+        return self._guard.attempt(parse)
+
+
+def _text(failure: Failure) -> str:
+    return str(failure.error) if isinstance(failure.error, InvalidInput) else str(failure)

@@ -1,0 +1,71 @@
+"""A selection as a document: what the log says of it, and what every rank of an engine holds its own against.
+
+Ranks that chose for themselves could differ, for a variable that is set on the driver does not reach every worker
+(vllm-project/vllm#14099). So the driver's choice is shipped, and checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.attention import AttentionSelection, AttentionSpec
+from ..core.errors import BackendError
+
+
+def manifest(selection: AttentionSelection, specs: Mapping[str, AttentionSpec]) -> dict[str, Any]:
+    """Block size, layout, and for each layer the backend, its package, options and dtypes; fit for JSON."""
+    return {
+        "block_size": selection.block_size,
+        "layout": selection.layout.name,
+        "layers": {
+            name: {
+                "backend": choice.backend,
+                "distribution": choice.distribution,
+                "options": repr(choice.options),
+                "dtype": specs[name].dtype,
+                "kv_format": specs[name].kv_format,
+            }
+            for name, choice in selection.choices.items()
+        },
+    }
+
+
+def check_manifest(expected: Mapping[str, Any], found: Mapping[str, Any], rank: int) -> None:
+    """Raise `BackendError` naming `rank` and what is different where its manifest is not the driver's."""
+    theirs, ours = _flat(expected), _flat(found)
+    different = [
+        f"{name}: {theirs.get(name)} on the driver, {ours.get(name)} here"
+        for name in (theirs | ours)
+        if theirs.get(name) != ours.get(name)
+    ]
+    if different:
+        more = f" (and {len(different) - 3} more)" if len(different) > 3 else ""
+        raise BackendError(
+            f"rank {rank} has another attention selection than the driver: {'; '.join(different[:3])}{more}"
+        )
+
+
+def summary(selection: AttentionSelection) -> tuple[str, ...]:
+    """A line for each backend: for how many layers, from which package, who decided. Then the selection's notes."""
+    layers: dict[tuple[str, str, str], list[str]] = {}
+    for name, choice in selection.choices.items():
+        layers.setdefault((choice.backend, choice.distribution, choice.origin), []).append(name)
+    total = len(selection.choices)
+    lines = [
+        f"attention: {backend} ({distribution}) for {_share(names, total)}; chosen by: {origin}"
+        for (backend, distribution, origin), names in layers.items()
+    ]
+    return (*lines, *selection.notes)
+
+
+def _share(names: list[str], total: int) -> str:
+    if len(names) == total:
+        return "all layers"
+    return names[0] if len(names) == 1 else f"{len(names)} of {total} layers ({names[0]} and others)"
+
+
+def _flat(document: Mapping[str, Any]) -> dict[str, str]:
+    top = {name: str(value) for name, value in document.items() if name != "layers"}
+    layers: Mapping[str, Mapping[str, str]] = document.get("layers", {})
+    return top | {f"{layer} {name}": value for layer, entry in layers.items() for name, value in entry.items()}

@@ -1,0 +1,67 @@
+"""In which order backends are tried when nobody says which: a table per platform, and what plugins add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from packaging.utils import canonicalize_name
+
+from ..core.attention import Device
+from ..plugins import Offer, Placement, PluginRecord, Plugins
+from ..plugins.names import key
+
+RANKING: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("sdpa", "reference"),
+    "cuda": ("sdpa", "reference"),
+    "rocm": ("sdpa", "reference"),
+}
+"""Built-in backends by platform, best first."""
+ANYWHERE = ("sdpa", "reference")
+"""The order on a platform without a table: what runs wherever torch does."""
+LAST_RESORT = frozenset({"reference"})
+"""Ranked so that every model runs; the log says so where one is chosen, since they are slow."""
+
+
+def ranked(device: Device, plugins: Plugins) -> tuple[Offer, ...]:
+    """The automatic order on `device`. Backends that nobody ranks are not in it.
+
+    A plugin's backend stands where its package puts it: right before or after another. Packages come in order of name,
+    not of discovery; where a backend is placed more than once, the first placement whose neighbour is ranked counts.
+    """
+    table = RANKING.get(device.platform, ANYWHERE)
+    order = [offer for name in table if (offer := plugins.backends.get(name)) and offer.record.builtin]
+    waiting = sorted(
+        plugins.hooks.placements(device), key=lambda p: (canonicalize_name(p[0].distribution), key(p[1].backend))
+    )
+    while placed := next((p for p in waiting if _insert(order, p[1], _own(p, plugins), plugins)), None):
+        own = _own(placed, plugins)
+        waiting = [p for p in waiting if _own(p, plugins) is not own]
+    for record, placement in waiting:
+        neighbour = placement.before or placement.after
+        if _own((record, placement), plugins) is None:
+            plugins.guard.warn(f"{record.package} ranks {placement.backend!r}, which it does not offer")
+        else:
+            plugins.guard.warn(
+                f"{record.package} ranks {placement.backend!r} next to {neighbour!r}, which has no rank on "
+                f"{device.platform}: it is chosen only by name"
+            )
+    return tuple(order)
+
+
+def _own(placed: tuple[PluginRecord, Placement], plugins: Plugins) -> Offer | None:
+    """The backend that a package ranks: one of its own, whatever others call theirs."""
+    record, placement = placed
+    for offer in plugins.backends.offers:
+        same_package = canonicalize_name(offer.record.distribution) == canonicalize_name(record.distribution)
+        if same_package and key(offer.record.name) == key(placement.backend):
+            return offer
+    return None
+
+
+def _insert(order: list[Offer], placement: Placement, own: Offer | None, plugins: Plugins) -> bool:
+    """Put `own` where `placement` says; False where that is not possible (yet)."""
+    neighbour = plugins.backends.get(placement.before or placement.after)
+    if own is None or neighbour is None or neighbour not in order:
+        return False
+    order.insert(order.index(neighbour) + (0 if placement.before else 1), own)
+    return True

@@ -1,0 +1,199 @@
+"""`Selector`: the provider of attention backends that the composition root hands to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..core.attention import (
+    AttentionBackend,
+    AttentionChoice,
+    AttentionSelection,
+    AttentionSpec,
+    Device,
+    Rejection,
+    by_phase,
+)
+from ..core.attention.composite import PhaseOptions
+from ..core.errors import InvalidInput
+from ..plugins import ALIASES, AUTO, Offer, Plugins
+from ..plugins.names import key
+from .complaints import disputed, named, refused
+from .judge import Judge
+from .policy import Policy, Wish
+from .ranking import LAST_RESORT, ranked
+from .settle import Pick, Settlement, Settler, Task
+
+Tuned = Callable[[AttentionSpec, Device], str | None]
+"""The backend that was measured to be fastest for a spec on a device, if any was."""
+
+
+class Selector:
+    """Implements `AttentionProvider`: the user's policy, then measurements, then the ranking.
+
+    A backend that was named is used or refused with all reasons, never replaced. A choice left open goes to the first
+    that fits. Equal questions have equal answers, whatever the order in which plugins were found.
+    """
+
+    def __init__(self, plugins: Plugins, policy: Policy | None = None, *, tuned: Tuned | None = None) -> None:
+        self.plugins = plugins
+        self.policy = policy or Policy()
+        self._tuned = tuned
+        self._composites: dict[tuple[Offer, Offer], type[AttentionBackend[Any]]] = {}
+
+    def select(
+        self, specs: Mapping[str, AttentionSpec], device: Device, block_size: int | None = None
+    ) -> AttentionSelection:
+        """A backend for each layer of `specs`. All layers of a model are asked for at once, a draft model's too.
+
+        Plugins that observe are told. Raises `BackendError` with all reasons, naming the layers, and `InvalidInput` for
+        a wrong policy or options.
+        """
+        selection = self.propose(specs, device, block_size)
+        self.plugins.hooks.selected(selection, device)
+        return selection
+
+    def propose(
+        self, specs: Mapping[str, AttentionSpec], device: Device, block_size: int | None = None
+    ) -> AttentionSelection:
+        """What `select` would answer; nobody is told."""
+        tasks = self._tasks(specs)
+        if any(task.named is None for task in tasks):
+            self._try_plugins()
+        judge, ranking = self.judge(device), ranked(device, self.plugins)
+        offers = self.offers(ranking)
+        settlement = Settler(judge, ranking, lambda spec: self._measured(spec, device)).settle(
+            tasks,
+            block_size,
+            complain=lambda refusals: refused(refusals, judge, offers, ranking),
+            dispute=lambda picks: disputed(picks, judge),
+        )
+        self._warn_unselected(settlement.picks)
+        return AttentionSelection(
+            choices=self._choices(specs, settlement.picks, judge),
+            block_size=settlement.block_size,
+            layout=judge.layouts[settlement.layout],
+            notes=tuple(
+                dict.fromkeys(note for pick in settlement.picks for note in self._notes(pick, settlement, judge))
+            ),
+        )
+
+    def judge(self, device: Device) -> Judge:
+        """Who answers what fits on `device`; raises `BackendError` for options of an unknown backend."""
+        options: dict[Offer, Mapping[str, object]] = {}
+        for name, values in self.policy.options.items():
+            offer = self.plugins.backends.find(name)
+            if offer in options:
+                raise InvalidInput("attention_backend_config", f"has options for {offer.label} twice")
+            options[offer] = values
+        return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard)
+
+    def offers(self, ranking: Sequence[Offer]) -> tuple[Offer, ...]:
+        """All backends: first those that are chosen automatically, in their order."""
+        return (*ranking, *(offer for offer in self.plugins.backends.offers if offer not in ranking))
+
+    def _tasks(self, specs: Mapping[str, AttentionSpec]) -> list[Task]:
+        """What has to be found; raises `BackendError` for a name nobody offers, whether or not a layer would get it."""
+        for rule in self.policy.rules:
+            for backend in rule.backends.values():
+                self._named(backend)
+        layers: dict[tuple[AttentionSpec, Wish | None, Wish | None], list[str]] = {}
+        for name, (decode, prefill) in self.policy.wishes(specs).items():
+            layers.setdefault((specs[name], decode, prefill), []).append(name)
+        tasks: list[Task] = []
+        for (spec, decode, prefill), names in layers.items():
+            wishes = {"decode": decode, "prefill": prefill}
+            offers = {phase: wish and self._named(wish.backend) for phase, wish in wishes.items()}
+            if offers["decode"] is offers["prefill"]:
+                tasks.append(_task(names, spec, "", offers["decode"], [decode, prefill]))
+            else:
+                tasks += [_task(names, spec, phase, offers[phase], [wish]) for phase, wish in wishes.items()]
+        return tasks
+
+    def _named(self, backend: str) -> Offer | None:
+        return None if key(backend) == AUTO else self.plugins.backends.find(backend)
+
+    def _try_plugins(self) -> None:
+        """Import every plugin's backend, so that a broken one is told of, though the choice may not need it."""
+        for offer in self.plugins.backends.offers:
+            if not offer.record.builtin:
+                offer.load()
+
+    def _measured(self, spec: AttentionSpec, device: Device) -> Offer | None:
+        name = self._tuned(spec, device) if self._tuned else None
+        return self.plugins.backends.get(name) if name else None
+
+    def _choices(
+        self, specs: Mapping[str, AttentionSpec], picks: Sequence[Pick], judge: Judge
+    ) -> dict[str, AttentionChoice]:
+        by_layer: dict[str, list[Pick]] = {name: [] for name in specs}
+        for pick in picks:
+            for name in pick.task.layers:
+                by_layer[name].append(pick)
+        return {name: self._choice(parts, judge) for name, parts in by_layer.items()}
+
+    def _choice(self, parts: list[Pick], judge: Judge) -> AttentionChoice:
+        first, last = parts[0], parts[-1]
+        if first.offer is last.offer:
+            backend, cls, options = first.offer.label, _loaded(first.offer), judge.options(first.offer)
+        else:
+            backend = ",".join(f"{pick.task.phase}={pick.offer.label}" for pick in parts)
+            cls = self._composite(first.offer, last.offer)
+            options = PhaseOptions(decode=judge.options(first.offer), prefill=judge.options(last.offer))
+        origins = [f"{p.task.phase}: {p.origin}" if p.task.phase else p.origin for p in parts]
+        rejected = dict.fromkeys(rejection for pick in parts for rejection in pick.rejected)
+        return AttentionChoice(
+            backend=backend,
+            cls=cls,
+            distribution=" and ".join(dict.fromkeys(pick.offer.record.package for pick in parts)),
+            origin="; ".join(origins),
+            options=options,
+            rejected=tuple[Rejection, ...](rejected),
+        )
+
+    def _composite(self, decode: Offer, prefill: Offer) -> type[AttentionBackend[Any]]:
+        """One class a pair, so that layers with the same pair share an instance."""
+        if (decode, prefill) not in self._composites:
+            self._composites[decode, prefill] = by_phase(_loaded(decode), _loaded(prefill))
+        return self._composites[decode, prefill]
+
+    def _notes(self, pick: Pick, settlement: Settlement, judge: Judge) -> Iterator[str]:
+        """What the log should say about a pick beyond its origin."""
+        offer, task, size = pick.offer, pick.task, settlement.block_size
+        for asked in task.asked:
+            if key(ALIASES.get(key(asked), asked)) != key(asked):
+                yield f"{asked} is called {offer.label} here"
+        for other in self.plugins.backends.offers:
+            if other is not offer and other.record.builtin and key(other.record.name) == key(offer.record.name):
+                yield f"{offer.label} of {offer.record.package} takes the place of the built-in backend, as asked"
+        if task.named is None and offer.label in LAST_RESORT:
+            yield f"{offer.label} computes {named(task.layers)}, as nothing faster fits: right, but slow"
+        sizes = judge.standing(offer)[1].block_sizes
+        if task.spec.kv_source == "cache" and task.spec.block_size != size and task.spec.block_size not in sizes:
+            yield f"the block size is {size} instead of {task.spec.block_size}: {offer.label} takes {sizes}"
+
+    def _warn_unselected(self, picks: Sequence[Pick]) -> None:
+        chosen = {pick.offer for pick in picks}
+        for name in self.policy.options:
+            if self.plugins.backends.find(name) not in chosen:
+                self.plugins.guard.warn(f"attention_backend_config has options for {name}, which no layer uses")
+
+
+def _task(
+    names: list[str], spec: AttentionSpec, phase: str, named: Offer | None, wishes: Sequence[Wish | None]
+) -> Task:
+    asked = [wish for wish in wishes if wish]
+    return Task(
+        layers=tuple(names),
+        spec=spec,
+        phase=phase,
+        named=named,
+        asked=tuple(wish.backend for wish in asked),
+        origin=" and ".join(dict.fromkeys(wish.origin for wish in asked)),
+    )
+
+
+def _loaded(offer: Offer) -> type[AttentionBackend[Any]]:
+    cls = offer.load()
+    assert cls is not None  # the judge has passed it
+    return cls
