@@ -23,6 +23,17 @@ class Logprob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Log probabilities at one position, from the raw distribution, as they leave the sampler: ids only."""
+
+    token_ids: tuple[int, ...]
+    """The token itself first, then the likeliest in order."""
+    logprobs: tuple[float, ...]
+    rank: int
+    """Rank of the first token in the vocabulary, 1 for the likeliest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
     """Times of one request in seconds of `time.monotonic()`."""
 

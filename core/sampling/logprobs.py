@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..scheduler.output import TokenLogprobs
+from ..outputs import TokenLogprobs
 from .order import at_least_float32, largest
 
 MAX_ELEMENTS = 2**23

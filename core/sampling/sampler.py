@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..scheduler.output import TokenLogprobs
+from ..outputs import TokenLogprobs
 from .draw import Cuts, pick, pick_cut, scaled
 from .edits import edit
 from .logprobs import token_logprobs
