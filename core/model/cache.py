@@ -112,7 +112,7 @@ def _writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ModelError(
             f"{folder.parent}: cannot write the model cache: {error.strerror or error}.\n"
-            f"  {_free(folder.parent)}; smollm2 needs about 0.8 GB while it is prepared and 0.54 GB afterwards.\n"
+            f"  {_free(folder.parent)}; smollm2, for one, takes 0.8 GB while it is prepared and 0.54 GB afterwards\n"
             "  free some space, or set XDG_CACHE_HOME to a folder that can be written"
         ) from error
 

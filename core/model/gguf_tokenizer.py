@@ -64,7 +64,8 @@ def write_tokenizer(file: GGUFFile, folder: Path) -> None:
     tokens: list[str] = file.require("tokenizer.ggml.tokens")
     ids = {name: file.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "unknown", "padding")}
     adds_bos = ids["bos"] is not None and file.get("tokenizer.ggml.add_bos_token", pre.adds_bos)
-    _tokenizer(file, pre, tokens, ids["bos"] if adds_bos else None).save(str(folder / "tokenizer.json"))
+    tokenizer = _tokenizer(file, pre, tokens, ids["bos"] if adds_bos else None)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
