@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,9 @@ from ..core.params import SamplingParams
 from ..core.scheduler import SchedulerStats
 from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
 from ..core.text import ChatTemplate
-from .compose import build_engine, choose_device
+from ..selector import find_device, read_policy
+from ..selector.policy_reader import Document
+from .compose import build_engine, installed_plugins
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -30,8 +32,10 @@ class LLM:
         model: str | os.PathLike[str],
         *,
         attention_backend: str = "auto",
-        attention_policy: Mapping[str, Any] | str | None = None,
-        attention_backend_config: Mapping[str, Mapping[str, Any]] | None = None,
+        decode_attention_backend: str | None = None,
+        prefill_attention_backend: str | None = None,
+        attention_policy: Document | None = None,
+        attention_backend_config: Document | None = None,
         block_size: int | None = None,
         enable_prefix_caching: bool = True,
         max_num_batched_tokens: int | None = None,
@@ -47,14 +51,22 @@ class LLM:
         """Find the model, choose a backend for every layer, load the weights, size the KV cache.
 
         `model` is ``smollm2``, a Hugging Face folder, a GGUF file or a name on the Hub. `attention_backend` is a name
-        (``headstock backends`` lists them) or ``auto``; `attention_policy` says more, by layer, kind and phase (see
-        docs/cli.md); `attention_backend_config` maps a backend's name to its options. `block_size` None is 16, or the
-        first size that all chosen backends take. The other parameters are those of `EngineConfig`.
+        (``headstock backends`` lists them) or ``auto``, and can be narrowed by phase; `attention_policy` says more, by
+        layer, kind and phase (`headstock.selector.read_policy`); `attention_backend_config` maps a backend's name to
+        its options. `block_size` None is 16, or the first size that all chosen backends take. The other parameters are
+        those of `EngineConfig`.
 
         Raises `InvalidInput`, `ModelError`, `BackendError` or `CapacityError`, each saying what to do.
         """
+        policy = read_policy(
+            attention_backend=attention_backend,
+            decode_attention_backend=decode_attention_backend,
+            prefill_attention_backend=prefill_attention_backend,
+            attention_policy=attention_policy,
+            attention_backend_config=attention_backend_config,
+        )
         config = EngineConfig(
-            device=choose_device(),
+            device=find_device(hooks=installed_plugins().hooks),
             dtype=dtype,
             block_size=block_size,
             enable_prefix_caching=enable_prefix_caching,
@@ -68,13 +80,7 @@ class LLM:
             seed=seed,
         )
         self.folder = resolve_model(model)
-        self.engine: LLMEngine = build_engine(
-            self.folder,
-            config,
-            attention_backend=attention_backend,
-            attention_policy=attention_policy,
-            attention_backend_config=attention_backend_config,
-        )
+        self.engine: LLMEngine = build_engine(self.folder, config, policy)
 
     @property
     def attention(self) -> AttentionSelection:

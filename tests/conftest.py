@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Before torch is imported: threads that spin while they wait crawl beside a busy process.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from support.wheels import Distributions, Installed, build_headstock, install_headstock
 

@@ -51,6 +51,8 @@ def top(
 
 def main() -> None:
     """Run the command line. Errors raised on purpose are printed without a traceback and end in exit code 2."""
+    # Before torch is imported: OpenMP threads that spin while they wait slow to a crawl beside another busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except HeadstockError as error:

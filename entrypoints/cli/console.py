@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from pathlib import Path
 from typing import Any
 
 from ...core.errors import InvalidInput
@@ -27,24 +26,6 @@ def print_json(document: Any) -> None:
     """The one document of a command called with ``--json``."""
     json.dump(document, sys.stdout, ensure_ascii=False, indent=2, default=str)
     sys.stdout.write("\n")
-
-
-def read_json(name: str, text: str | None) -> Any:
-    """The value of an option that takes JSON or the path of a JSON file; None where it was not given."""
-    if text is None:
-        return None
-    source = text
-    if not text.lstrip().startswith(("{", "[")):
-        try:
-            source = Path(text).read_text()
-        except OSError as error:
-            raise InvalidInput(
-                name, f"{text!r} is neither JSON nor a file that can be read ({error.strerror})"
-            ) from None
-    try:
-        return json.loads(source)
-    except ValueError as error:
-        raise InvalidInput(name, f"not valid JSON: {error}") from None
 
 
 def size_in_bytes(name: str, text: str | None) -> int | None:

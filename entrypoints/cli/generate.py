@@ -12,7 +12,7 @@ from ...core.errors import InvalidInput
 from ...core.params import SamplingParams
 from ...core.scheduler.config import DEFAULT_NUM_SEQS
 from . import options
-from .console import note, print_json, read_json, show_log, size_in_bytes
+from .console import note, print_json, show_log, size_in_bytes
 
 if TYPE_CHECKING:
     from ...core.outputs import RequestOutput
@@ -47,6 +47,8 @@ def generate(
         bool, typer.Option("--chat", help="Put each prompt through the model's chat template, as a user's message.")
     ] = False,
     attention_backend: options.AttentionBackend = "auto",
+    decode_attention_backend: options.DecodeAttentionBackend = None,
+    prefill_attention_backend: options.PrefillAttentionBackend = None,
     attention_policy: options.AttentionPolicy = None,
     attention_backend_config: options.AttentionBackendConfig = None,
     block_size: options.BlockSize = None,
@@ -93,8 +95,10 @@ def generate(
     llm = LLM(
         model,
         attention_backend=attention_backend,
-        attention_policy=read_json("attention_policy", attention_policy),
-        attention_backend_config=read_json("attention_backend_config", attention_backend_config),
+        decode_attention_backend=decode_attention_backend,
+        prefill_attention_backend=prefill_attention_backend,
+        attention_policy=attention_policy,
+        attention_backend_config=attention_backend_config,
         block_size=block_size,
         enable_prefix_caching=enable_prefix_caching,
         max_num_batched_tokens=max_num_batched_tokens,

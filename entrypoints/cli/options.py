@@ -21,10 +21,18 @@ AttentionBackend = Annotated[
         rich_help_panel=CHOICE,
     ),
 ]
+DecodeAttentionBackend = Annotated[
+    str | None,
+    typer.Option(help="Backend of decode rows only.", metavar="NAME", rich_help_panel=CHOICE),
+]
+PrefillAttentionBackend = Annotated[
+    str | None,
+    typer.Option(help="Backend of all other rows.", metavar="NAME", rich_help_panel=CHOICE),
+]
 AttentionPolicy = Annotated[
     str | None,
     typer.Option(
-        help='Backends by layer, kind and phase, e.g. \'{"phases": {"decode": "sdpa"}}\'; JSON or a file.',
+        help='Backends by layer, kind and phase: \'{"window": "sdpa", "0,4-7": {"decode": "sdpa"}}\'; JSON or a file.',
         metavar="JSON|FILE",
         rich_help_panel=CHOICE,
     ),

@@ -1,0 +1,60 @@
+"""`headstock backends`: every attention backend that is installed, and whether it runs here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .console import note, print_json, show_log
+
+if TYPE_CHECKING:
+    from ...selector import Listing
+
+
+def backends(
+    device: Annotated[
+        str | None, typer.Option(help="Judge for this device or profile, e.g. cuda:1 or mi300x.", metavar="NAME")
+    ] = None,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """List all backends with version, package, verdict and reasons, the automatic order first.
+
+    `available` runs here for some model; what a given model gets is what `headstock explain MODEL` says.
+    """
+    show_log(verbose)
+    from ...selector import Selector, find_device, list_backends
+    from ..compose import installed_plugins
+
+    plugins = installed_plugins()
+    listing = list_backends(Selector(plugins), find_device(device, plugins.hooks))
+    if json:
+        print_json(listing.to_dict())
+    else:
+        _print(listing)
+
+
+def _print(listing: Listing) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    note(f"device: {listing.device.name} ({listing.device.platform}, {listing.device.arch})")
+    table = Table(box=None, pad_edge=False)
+    for column in ("rank", "backend", "verdict", "package", "also called", "why"):
+        table.add_column(column, overflow="fold")
+    for row in listing.backends:
+        table.add_row(
+            "" if row.rank is None else str(row.rank),
+            row.name,
+            row.verdict,
+            f"{row.distribution} {row.version}",
+            ", ".join(row.aliases),
+            "; ".join(row.reasons),
+        )
+    for row in listing.plugins:
+        table.add_row(
+            "", f"{row.name} (hooks)", row.verdict, f"{row.distribution} {row.version}", "", "; ".join(row.reasons)
+        )
+    Console(soft_wrap=False).print(table)

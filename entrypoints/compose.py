@@ -1,0 +1,36 @@
+"""Puts an engine together: plugins found, the user's policy read, a device probed, a selector handed to the core."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+from ..core.engine import EngineConfig, EngineCore, LLMEngine
+from ..core.model import ModelFolder, read_config
+from ..core.text import Tokenizer
+from ..plugins import Plugins, check_environment, load_plugins
+from ..selector import Policy, Selector
+
+log = logging.getLogger("headstock")
+
+
+@cache
+def installed_plugins() -> Plugins:
+    """What is installed, found once a process; a misspelt variable of ours is told of on the way."""
+    for warning in check_environment():
+        log.warning("%s", warning)
+    return load_plugins()
+
+
+def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> LLMEngine:
+    """The engine for a model in a folder. The model's configuration and the choice of backends come before the weights."""
+    model = read_config(folder.path)
+    tokenizer = Tokenizer.from_folder(folder.path)
+    core = EngineCore(config, folder, model, Selector(installed_plugins(), policy))
+    return LLMEngine(
+        core,
+        tokenizer,
+        vocab_size=model.vocab_size,
+        eos_token_ids=model.eos_token_ids or tokenizer.eos_token_ids,
+        seed=config.seed,
+    )
