@@ -105,8 +105,9 @@ class BackendRegistry:
         alias = ALIASES.get(key(name))
         if alias:
             lines.append(f'it is another name of "{alias}", which is not installed.')
-        elif near := nearest(name, [*by_label, *(a for a, true in ALIASES.items() if self.get(true))]):
-            lines.append(f"did you mean: {', '.join(near)}")
+        elif near := nearest(name, [*by_label, *(a for a in ALIASES if self.get(a))]):
+            meant = [offer.label for n in near if (offer := self.get(n))]
+            lines.append(f"did you mean: {', '.join(dict.fromkeys(meant))}")
         known = [f"{label}{self._unavailable(offer)}" for label, offer in sorted(by_label.items())]
         lines.append(f"known here: {', '.join(known) or 'none'}")
         if not any(offer.record.builtin for offer in self._offers):
@@ -132,7 +133,7 @@ def _label(record: PluginRecord, owners: list[PluginRecord]) -> str:
 def _offered_twice(name: str, matches: list[Offer]) -> str:
     lines = [f'attention backend "{name}" is offered by more than one:']
     lines += [f"{o.label} is {o.record.target} of {o.record.package}" for o in matches]
-    if len({o.label for o in matches}) == len(matches):
+    if len({key(o.label) for o in matches}) == len(matches):
         lines.append(f"say which, e.g. {matches[0].label}, or switch one off: HEADSTOCK_DISABLE_PLUGINS=PACKAGE")
     else:
         lines.append("the package offers it twice under names that differ only in case, - or _; it has to be repaired")
