@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,10 +39,15 @@ def resolve_model(name: str | os.PathLike[str], *, progress: Progress | None = N
     `progress` is told about long work; by default a bar is drawn where stderr is a terminal.
     Raises `ModelError` where the model is not found, damaged, or cannot be fetched or stored.
     """
-    asked = os.fspath(name)
+    if progress is not None:
+        return _resolve(os.fspath(name), progress)
+    with closing(ProgressBar()) as bar:
+        return _resolve(os.fspath(name), bar)
+
+
+def _resolve(asked: str, progress: Progress) -> ModelFolder:
     if not asked:
         raise ModelError("model: the name is empty; name a folder, a .gguf file, a Hub repository, or smollm2")
-    progress = progress or ProgressBar()
     if asked in PACKAGED_MODELS:
         return _packaged(PACKAGED_MODELS[asked], progress)
     path = Path(asked).expanduser()
@@ -73,16 +80,11 @@ def _gguf(asked: str, path: Path, progress: Progress) -> ModelFolder:
         path.open("rb").close()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    key = f"{re.sub(r'[^A-Za-z0-9._-]', '_', path.stem)}-{_digest(str(path))}"
+    digest = hashlib.sha256(str(path).encode()).hexdigest()
+    key = f"{re.sub(r'[^A-Za-z0-9._-]', '_', path.stem)}-{digest[:12]}"
     source = {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
     folder = cached(key, source, partial(convert_gguf, path, progress=progress), progress)
     return ModelFolder(name=asked, path=folder, origin=f"{path}, converted")
-
-
-def _digest(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _checked(path: Path) -> Path:

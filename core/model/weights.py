@@ -77,10 +77,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    with _reading(path), safe_open(path, framework="pt") as file:
-        names = list(file.keys())
-    with safe_open(path, framework="pt") as file:
-        for name in names:
+    with _reading(path):
+        opened = safe_open(path, framework="pt")
+    with opened as file:
+        for name in list(file.keys()):
             with _reading(path):
                 tensor = file.get_tensor(name)
             yield name, tensor
@@ -100,7 +100,7 @@ def _fill(destination: Tensor, source: Tensor, name: str, path: Path) -> None:
             f"{path}: tensor {name!r} has shape {tuple(source.shape)}, "
             f"but the config asks for {tuple(destination.shape)}"
         )
-    if not source.is_floating_point():
+    if not source.is_floating_point() or source.element_size() < 2:
         raise ModelError(f"{path}: tensor {name!r} is stored as {source.dtype}; quantised weights are not read")
     for start in range(0, source.shape[0], BLOCK_ROWS):
         destination[start : start + BLOCK_ROWS].copy_(source[start : start + BLOCK_ROWS])

@@ -61,9 +61,10 @@ def test_a_wrong_shape_is_named_with_both(folder: Path) -> None:
         load(folder)
 
 
-def test_quantised_weights_are_not_taken_for_numbers(folder: Path) -> None:
-    edit(folder, lambda tensors: tensors.update({NORM: torch.zeros(16, dtype=torch.int8)}))
-    with pytest.raises(ModelError, match=rf"tensor '{NORM}' is stored as torch.int8"):
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_quantised_weights_are_not_taken_for_numbers(dtype: torch.dtype, folder: Path) -> None:
+    edit(folder, lambda tensors: tensors.update({NORM: torch.zeros(16).to(dtype)}))
+    with pytest.raises(ModelError, match=rf"tensor '{NORM}' is stored as {dtype}"):
         load(folder)
 
 
