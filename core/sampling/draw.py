@@ -94,7 +94,7 @@ def _pick_value(top: Tensor, scores: Tensor, cuts: Cuts, uniforms: Tensor) -> tu
         if whole.any():
             total = torch.where(whole, _blocks(scores.exp()).sum(-1).sum(-1, dtype=torch.float64), total)
             bounded |= whole
-    inside &= (edges - weights < (cuts.top_p * total)[:, None]) | (cuts.top_p >= 1)[:, None]
+    inside &= edges - weights < (cuts.top_p * total)[:, None]
     settled = (bounded & ~inside[:, -1]) | (width == vocab)
     kept = weights.mul_(inside).cumsum(-1)
     place = _place(kept, uniforms * kept[:, -1])
@@ -109,7 +109,7 @@ def _blocks(weights: Tensor) -> Tensor:
 
 
 def _place(edges: Tensor, points: Tensor) -> Tensor:
-    """The first place of each row whose upper edge lies above the row's point; points outside are moved inside."""
+    """The first place of each row whose upper edge lies above the row's point, which is first moved below the total."""
     last = edges[:, -1]
-    inside = torch.minimum(points.clamp(min=0), torch.nextafter(last, torch.zeros_like(last)))
+    inside = torch.minimum(points, torch.nextafter(last, torch.zeros_like(last)))
     return torch.searchsorted(edges, inside[:, None], right=True)[:, 0]

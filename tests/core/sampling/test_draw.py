@@ -144,6 +144,21 @@ def test_a_draw_is_that_of_a_sorted_list_however_few_values_are_ordered_at_first
     assert picked.tolist() == [reference(row, uniform, top_k, top_p, min_p) for row in (scores, np.zeros_like(scores))]
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 5, "min_p": 0.0}, {"top_k": 0, "min_p": 0.5}])
+@pytest.mark.parametrize("top_p", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize("number", [0.1, 0.7, 0.9])
+def test_the_share_of_top_p_counts_what_lies_beyond_the_values_ordered_at_first(monkeypatch, cut, top_p, number):
+    # Five tokens of weight 1 are left, of which four are in view; the 128 others weigh 2 together.
+    scores = np.array([0.0] * 5 + [-6.0] * 128)
+    monkeypatch.setattr(draw, "WIDTH", 4)
+    picked = pick_cut(
+        torch.tensor(scores)[None] * math.log(2),
+        cuts(1, len(scores), top_p=top_p, **cut),
+        torch.tensor([number], dtype=torch.float64),
+    )
+    assert picked.tolist() == [int(number * math.ceil(top_p * 5))] == [reference(scores, number, top_p=top_p, **cut)]
+
+
 @pytest.mark.parametrize(
     "cut",
     [

@@ -57,6 +57,13 @@ def test_a_number_depends_on_its_own_seed_and_position_only():
     assert together.tolist() == alone
 
 
+def test_no_stream_is_another_shifted():
+    increment = 0x9E3779B97F4A7C15 - 2**64
+    one = uniforms(np.zeros(100, np.int64), np.arange(1, 101))
+    other = uniforms(np.full(100, increment, np.int64), np.arange(100))
+    assert not (one == other).any()
+
+
 def test_derived_seeds_differ_and_repeat():
     seeds = {derive_seed(seed, number) for seed in range(100) for number in range(100)}
     assert len(seeds) == 10_000

@@ -91,6 +91,19 @@ def test_a_slot_is_clean_for_the_next_request():
     assert not output.logprobs
 
 
+def test_counts_do_not_pass_on_to_the_next_request():
+    states = SamplingStates(4, 10)
+    states.add(0, PENALTY, 0)
+    states.add(1, PENALTY, 0, prompt_token_ids=[7])
+    states.append(1, [3, 3])
+    row = states.counts.row_of[1]
+    states.remove(1)
+    states.add(2, PENALTY, 0, prompt_token_ids=[8])
+    assert states.counts.row_of[2] == row
+    assert states.counts.output_counts[row].sum() == 0
+    assert states.counts.seen[row].nonzero()[:, 0].tolist() == [8]
+
+
 def test_sampled_tokens_are_counted_for_all_slots_at_once_and_failed_rows_left_out():
     states = SamplingStates(4, 10)
     for slot in (0, 1, 3):

@@ -31,7 +31,8 @@ TOOLS = """{% set ns = namespace(count=0, last=none) %}
 {%- if tools %}{% for tool in tools %}{{ tool | tojson(indent=2) }}
 {% endfor %}{% else %}no tools & <none>
 {% endif %}{% for message in messages %}{% if message.role == 'stop' %}{% break %}{% endif %}
-{% if message.tool_calls is defined %}{{ message.tool_calls | tojson }}{% continue %}{% endif %}
+{% if message.tool_calls is defined %}{{ message.tool_calls | tojson }}{{ message.content is defined }}
+{%- continue %}{% endif %}
 {% set ns.count = ns.count + 1 %}{{ ns.count }}:{{ message.content | tojson }}{{ dict(a=1) }}
 {% endfor %}{{ pad_token }}{{ enable_thinking is defined and enable_thinking }}"""
 PARTS = """{% for message in messages %}{% if message.content is string %}{{ message.content }}{% else %}

@@ -55,8 +55,9 @@ def test_no_stop_string_completes_within_the_first_min_tokens_tokens(min_tokens,
     assert (machine.text, machine.num_tokens) == (text, tokens)
 
 
-def test_the_stop_token_counts_but_is_not_rendered():
-    machine = detokenizer(skip_special_tokens=False)
+@pytest.mark.parametrize("stop", [None, "unseen"])
+def test_the_stop_token_counts_but_is_not_rendered(stop):
+    machine = detokenizer(skip_special_tokens=False, stop=stop)
     assert machine.push([*ids("hi"), END], ends_with_stop_token=True) == "hi"
     assert machine.finish() == ""
     assert machine.num_tokens == 3
