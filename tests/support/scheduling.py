@@ -190,9 +190,9 @@ class Served:
         """One step, with the laws checked around it."""
         step = self.scheduler.schedule()
         check_laws(self.scheduler, step)
+        self._check_progress()
         self.tell(self.scheduler.update_from_output(step, self.runner.run(step)))
         check_laws(self.scheduler)
-        self._check_progress()
         return step
 
     def tell(self, outputs: Iterable[EngineCoreOutput]) -> None:
@@ -214,8 +214,7 @@ class Served:
 
     def _check_progress(self) -> None:
         stats = self.scheduler.stats()
-        idle = stats.num_waiting and not stats.num_running and self.scheduler.kv.pool.num_free_blocks
-        self.stuck_steps = self.stuck_steps + 1 if idle else 0
+        self.stuck_steps = self.stuck_steps + 1 if stats.num_waiting and not stats.num_running else 0
         assert self.stuck_steps <= 1, "requests wait beside free blocks and nothing runs"
 
 

@@ -122,7 +122,7 @@ def test_priority_admits_the_lowest_first():
 
 
 def test_an_answer_gets_its_token_in_every_step_however_many_prompts_arrive():
-    served = Served(new_scheduler(cache(4096), max_num_batched_tokens=16))
+    served = Served(new_scheduler(cache(512), max_num_batched_tokens=16))
     served.add(new_request("answer", [1], max_tokens=200))
     served.step()
     prompts = 0
