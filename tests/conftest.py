@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 
 # Before torch is imported: threads that spin while they wait crawl beside a busy process.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from support.wheels import Distributions, Installed, build_headstock, install_headstock
+
+# Time limits per example fail on a busy machine without telling anything about the code.
+hypothesis.settings.register_profile("headstock", deadline=None)
+hypothesis.settings.load_profile("headstock")
 
 
 @pytest.fixture(scope="session")
