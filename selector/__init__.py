@@ -1,12 +1,12 @@
 """Which backend computes which layer, on which device, and why."""
 
-from .estimate import Estimate, ModelFigures, estimate
-from .explain import Candidate, Explanation, LayerGroup, explain
+from .devices import find_device, probe
+from .explanation import Candidate, Explanation, LayerGroup, explain
+from .figures import Estimate, ModelFigures, estimate
 from .listing import BackendRow, Listing, PluginRow, list_backends
-from .manifest import check_manifest, manifest, summary
+from .manifest import check_manifest, manifest_of, summary
 from .policy import Policy, Rule, Wish
 from .policy_reader import read_policy
-from .probe import find_device, probe
 from .profiles import PROFILES, Profile, profile
 from .selector import Selector
 
@@ -30,7 +30,7 @@ __all__ = [
     "explain",
     "find_device",
     "list_backends",
-    "manifest",
+    "manifest_of",
     "probe",
     "profile",
     "read_policy",

@@ -57,7 +57,7 @@ def _part(pick: Pick) -> str:
 def _named_refused(refusal: Refusal, asked: Offer, judge: Judge, offers: Sequence[Offer]) -> list[str]:
     task = refusal.task
     phase = f" in {task.phase}" if task.phase else ""
-    lines = [f'attention backend "{asked.label}" ({task.origin}) cannot serve {named(task.layers)}{phase}']
+    lines = [f'attention backend "{asked.label}", chosen by {task.origin}, cannot serve {named(task.layers)}{phase}']
     lines[0] += f" on {place(judge.device)}:"
     lines += [f"  {reason}" for reason in judge.reasons(asked, task.spec, refusal.terms)]
     others = {o: judge.reasons(o, task.spec, refusal.terms) for o in offers if o is not asked}

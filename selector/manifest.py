@@ -13,7 +13,7 @@ from ..core.attention import AttentionSelection, AttentionSpec
 from ..core.errors import BackendError
 
 
-def manifest(selection: AttentionSelection, specs: Mapping[str, AttentionSpec]) -> dict[str, Any]:
+def manifest_of(selection: AttentionSelection, specs: Mapping[str, AttentionSpec]) -> dict[str, Any]:
     """Block size, layout, and for each layer the backend, its package, options and dtypes; fit for JSON."""
     return {
         "block_size": selection.block_size,

@@ -36,8 +36,8 @@ OLDEST_FIELDS = {
     AttentionSpec: "num_heads num_kv_heads head_size head_size_v dtype kv_format kv_scales block_size kind kv_source "
     "causal window scale softcap alibi sinks masks latent lse batch_invariant",
     Capabilities: "dtypes kv_formats kv_scales head_sizes head_sizes_v group_sizes block_sizes kinds kv_sources causal "
-    "windows any_scale softcap alibi sinks masks latents lse batch_invariant layouts graph decode_query_len zero_length_rows "
-    "padded_seq_len exact_seq_lens needs_zeroed_cache max_cache_elements",
+    "windows any_scale softcap alibi sinks masks latents lse batch_invariant layouts graph decode_query_len "
+    "zero_length_rows padded_seq_len exact_seq_lens needs_zeroed_cache max_cache_elements",
     Device: "platform name arch capability index units features memory_bytes bandwidth peak_flops libraries "
     "assumed source",
     AttentionSelection: "choices block_size layout notes",

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.attention import AttentionChoice, AttentionSelection, AttentionSpec, Device
 from ..core.errors import BackendError
-from .estimate import Estimate, ModelFigures, estimate
+from .figures import Estimate, ModelFigures, estimate
 from .judge import Judge, Terms
 from .plain import plain
 from .policy import kinds_of
