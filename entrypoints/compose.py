@@ -23,7 +23,7 @@ def installed_plugins() -> Plugins:
 
 
 def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> LLMEngine:
-    """The engine for a model in a folder. The model's configuration and the choice of backends come before the weights."""
+    """The engine for a model in a folder. Its configuration and the choice of backends come before the weights."""
     model = read_config(folder.path)
     tokenizer = Tokenizer.from_folder(folder.path)
     core = EngineCore(config, folder, model, Selector(installed_plugins(), policy))

@@ -36,7 +36,8 @@ class Plane:
     def allocate(self, device: str) -> Tensor:
         """A zeroed tensor. On CPUs memory is taken as it is written: numpy asks for zero pages, torch writes them."""
         if device == "cpu":
-            storage = torch.from_numpy(np.zeros(self.elements * self.dtype.itemsize, dtype=np.uint8)).view(self.dtype)
+            nbytes = self.elements * self.dtype.itemsize
+            storage = torch.frombuffer(np.zeros(max(nbytes, 1), dtype=np.uint8), dtype=self.dtype, count=self.elements)
         else:
             storage = torch.zeros(self.elements, dtype=self.dtype, device=device)
         return storage.view(self.shape) if self.strides is None else storage.as_strided(self.shape, self.strides)

@@ -59,8 +59,9 @@ class AttentionSelection:
             served[key] = served.get(key, 0) + 1
         total = len(self.choices)
         return tuple(
-            f"attention backend: {backend} ({distribution}), chosen by {origin}, for "
+            f"attention backend: {backend} ({distribution}) for "
             + (f"all {total} layers" if count == total else f"{count} of {total} layers")
+            + f"; why: {origin}"
             for (backend, distribution, origin), count in served.items()
         )
 

@@ -110,6 +110,11 @@ class ModelConfig:
         """Bytes of the weights held in `dtype`."""
         return self.num_parameters * kv_format(DTYPE_FORMATS[dtype]).element_bytes
 
+    def lookup_bytes(self, dtype: str) -> int:
+        """Bytes of weights in `dtype` of which a step reads a few rows: an embedding that is not the output too."""
+        rows = 0 if self.tie_word_embeddings else self.vocab_size
+        return rows * self.hidden_size * kv_format(DTYPE_FORMATS[dtype]).element_bytes
+
     def kv_bytes_per_token(self, dtype: str, *, kv_format: str = "auto", tp_size: int = 1) -> int:
         """Bytes that one token takes in the caches of all layers of a rank."""
         specs = self.attention_specs(dtype, kv_format=kv_format, tp_size=tp_size)

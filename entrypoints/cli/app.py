@@ -14,12 +14,13 @@ from .lazy import HELP_OPTIONS, LazyGroup
 EXIT_REFUSED = 2
 """What was asked cannot be done as asked: wrong input, unknown model, a backend that does not fit."""
 
+EXIT_INTERRUPTED = 130
+
 app = typer.Typer(
     cls=LazyGroup,
     add_completion=False,
     no_args_is_help=True,
     context_settings=HELP_OPTIONS,
-    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 
@@ -58,7 +59,7 @@ def main() -> None:
     except HeadstockError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail("interrupted", EXIT_INTERRUPTED)
 
 
 def _fail(message: str, code: int = EXIT_REFUSED) -> None:

@@ -1,35 +1,35 @@
-"""`headstock explain`: which backend a model gets on a device, why, and what the device's figures allow. Nothing is run."""
+"""`headstock explain`: which backend a model gets on a device, why, and what the device allows. Nothing is run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
 from . import options
 from .console import note, print_json, show_log
+from .groups import grouped
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ...core.attention import Device
-    from ...selector import Estimate, Explanation, LayerGroup
+    from ...core.model import ModelConfig
+    from ...selector import Estimate, Explanation, LayerGroup, ModelFigures
 
 EXIT_NOTHING_FITS = 1
 
 
+@grouped
 def explain(
-    model: options.ModelArgument,
+    model: options.Model,
+    attention: options.AttentionOptions,
     device: Annotated[
-        str | None,
-        typer.Option(help="A device here (cpu, cuda:1) or a profile such as mi300x [default: the best here]."),
+        str | None, Option(help="A device here (cpu, cuda:1) or a profile such as mi300x; else the best here.")
     ] = None,
-    attention_backend: options.AttentionBackend = "auto",
-    decode_attention_backend: options.DecodeAttentionBackend = None,
-    prefill_attention_backend: options.PrefillAttentionBackend = None,
-    attention_policy: options.AttentionPolicy = None,
-    attention_backend_config: options.AttentionBackendConfig = None,
-    block_size: options.BlockSize = None,
-    dtype: options.Dtype = "auto",
-    context: Annotated[int, typer.Option(min=1, help="Tokens of context that the speed bounds are for.")] = 1024,
+    block_size: Annotated[int | None, Option(min=1, help="Tokens a KV block (16, or what the backends take).")] = None,
+    dtype: Annotated[str, Option(help="auto, float32, bfloat16, float16, float64.")] = "auto",
+    context: Annotated[int, Option(min=1, help="Tokens of context that the speed bounds are for.")] = 1024,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -41,45 +41,41 @@ def explain(
     Exit codes: 0 every layer gets a backend; 1 none fits; 2 refused, with the reason.
     """
     show_log(verbose)
-    explanation = _explanation(
-        model, device, dtype, block_size, context, attention_backend=attention_backend,
-        decode_attention_backend=decode_attention_backend, prefill_attention_backend=prefill_attention_backend,
-        attention_policy=attention_policy, attention_backend_config=attention_backend_config,
-    )  # fmt: skip
+    from ...core.model import read_config, resolve_dtype, resolve_model
+    from ...selector import Selector, find_device, read_policy
+    from ...selector import explain as explain_selection
+    from ..compose import installed_plugins
+
+    plugins = installed_plugins()
+    selector = Selector(plugins, read_policy(**attention.wishes()))
+    target = find_device(device, plugins.hooks)
+    config = read_config(resolve_model(model, weights=False).path)
+    dtype = resolve_dtype(dtype, config, target)
+    explanation = explain_selection(
+        selector,
+        config.attention_specs(dtype),
+        target,
+        block_size=block_size,
+        model=_model_figures(config, dtype),
+        context=context,
+    )
     if json:
         print_json({"model": model} | explanation.to_dict())
     else:
         _print(model, explanation)
     if not explanation.fits:
-        raise typer.Exit(EXIT_NOTHING_FITS)
+        raise Exit(EXIT_NOTHING_FITS)
 
 
-def _explanation(
-    name: str, device_name: str | None, dtype: str, block_size: int | None, context: int, **wishes: str | None
-) -> Explanation:
-    from ...core.errors import InvalidInput
-    from ...core.model import read_config, resolve_dtype, resolve_model
-    from ...selector import ModelFigures, Selector, find_device, read_policy
-    from ...selector import explain as explain_selection
-    from ..compose import installed_plugins
+def _model_figures(config: ModelConfig, dtype: str) -> ModelFigures:
+    from ...selector import ModelFigures
 
-    if block_size is not None and block_size < 1:
-        raise InvalidInput("block_size", f"must be an integer of at least 1, not {block_size}")
-    plugins = installed_plugins()
-    policy = read_policy(**{name: value for name, value in wishes.items() if value is not None})
-    device = find_device(device_name, plugins.hooks)
-    config = read_config(resolve_model(name, weights=False).path)
-    dtype = resolve_dtype(dtype, config, device)
     weight_bytes = config.weight_bytes(dtype)
-    figures = ModelFigures(
+    return ModelFigures(
         weight_bytes=weight_bytes,
         bytes_per_step=weight_bytes - config.lookup_bytes(dtype),
         flops_per_token=config.flops_per_token(),
         dtype=dtype,
-    )
-    specs = config.attention_specs(dtype)
-    return explain_selection(
-        Selector(plugins, policy), specs, device, block_size=block_size, model=figures, context=context
     )
 
 
@@ -104,7 +100,7 @@ def _print(model: str, explanation: Explanation) -> None:
         note(f"{explanation.device.name} is a profile: its library versions are assumed ({_libraries(explanation)})")
 
 
-def _print_group(console: object, group: LayerGroup) -> None:
+def _print_group(console: Console, group: LayerGroup) -> None:
     from rich.table import Table
 
     spec = group.spec
@@ -118,7 +114,7 @@ def _print_group(console: object, group: LayerGroup) -> None:
         why = "; ".join(candidate.reasons) or (group.origin or "" if candidate.verdict == "chosen" else "")
         rank = "" if candidate.rank is None else str(candidate.rank)
         table.add_row(rank, candidate.backend, candidate.verdict, candidate.distribution, why)
-    console.print(table)  # pyright: ignore[reportAttributeAccessIssue]
+    console.print(table)
 
 
 def _describe(device: Device) -> str:

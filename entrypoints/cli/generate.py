@@ -6,67 +6,28 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
-from ...core.errors import InvalidInput
-from ...core.params import SamplingParams
-from ...core.scheduler.config import DEFAULT_NUM_SEQS
 from . import options
-from .console import note, print_json, show_log, size_in_bytes
+from .console import note, print_json, show_log
+from .groups import grouped
 
 if TYPE_CHECKING:
     from ...core.outputs import RequestOutput
+    from ...core.params import SamplingParams
     from ..llm import LLM
 
 
+@grouped
 def generate(
-    model: options.ModelArgument,
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help="One prompt or more; - reads stdin.")],
-    max_tokens: Annotated[int | None, typer.Option(help="Most new tokens.", rich_help_panel=options.SAMPLING)] = 128,
-    temperature: Annotated[
-        float, typer.Option(help="0 takes the likeliest token.", rich_help_panel=options.SAMPLING)
-    ] = 0.0,
-    top_p: Annotated[float, typer.Option(help="In (0, 1].", rich_help_panel=options.SAMPLING)] = 1.0,
-    top_k: Annotated[int, typer.Option(help="0 keeps all.", rich_help_panel=options.SAMPLING)] = 0,
-    min_p: Annotated[float, typer.Option(help="In [0, 1].", rich_help_panel=options.SAMPLING)] = 0.0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1 discourages repetition.", rich_help_panel=options.SAMPLING)
-    ] = 1.0,
-    n: Annotated[int, typer.Option("-n", "--n", help="Answers a prompt.", rich_help_panel=options.SAMPLING)] = 1,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Ends the answer; may be repeated.", rich_help_panel=options.SAMPLING)
-    ] = None,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=options.SAMPLING)
-    ] = False,
-    logprobs: Annotated[
-        int | None, typer.Option(help="Likeliest tokens to report, with --json.", rich_help_panel=options.SAMPLING)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of sampling.", rich_help_panel=options.SAMPLING)] = 0,
+    model: options.Model,
+    prompts: Annotated[list[str], Argument(metavar="PROMPT...", help="One prompt or more; - reads stdin.")],
+    sampling: options.SamplingOptions,
+    attention: options.AttentionOptions,
+    engine: options.EngineOptions,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Put each prompt through the model's chat template, as a user's message.")
+        bool, Option("--chat", help="Put each prompt through the model's chat template, as a user's message.")
     ] = False,
-    attention_backend: options.AttentionBackend = "auto",
-    decode_attention_backend: options.DecodeAttentionBackend = None,
-    prefill_attention_backend: options.PrefillAttentionBackend = None,
-    attention_policy: options.AttentionPolicy = None,
-    attention_backend_config: options.AttentionBackendConfig = None,
-    block_size: options.BlockSize = None,
-    enable_prefix_caching: Annotated[
-        bool, typer.Option(help="Reuse the KV of shared prefixes.", rich_help_panel=options.ENGINE)
-    ] = True,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Tokens a step [default: 2048].", rich_help_panel=options.ENGINE)
-    ] = None,
-    max_num_seqs: Annotated[
-        int, typer.Option(help="Requests at once.", rich_help_panel=options.ENGINE)
-    ] = DEFAULT_NUM_SEQS,
-    max_model_len: options.MaxModelLen = None,
-    dtype: options.Dtype = "auto",
-    kv_cache_memory: Annotated[
-        str | None,
-        typer.Option(help="Size of the KV cache, e.g. 512M [default: measured].", rich_help_panel=options.ENGINE),
-    ] = None,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -78,40 +39,16 @@ def generate(
     """
     show_log(verbose)
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        n=n,
-        stop=stop,
-        ignore_eos=ignore_eos,
-        logprobs=logprobs,
-    )
+    params, settings = sampling.params(), engine.settings()
+    from ...core.engine import read_prompts
     from ..llm import LLM
 
-    llm = LLM(
-        model,
-        attention_backend=attention_backend,
-        decode_attention_backend=decode_attention_backend,
-        prefill_attention_backend=prefill_attention_backend,
-        attention_policy=attention_policy,
-        attention_backend_config=attention_backend_config,
-        block_size=block_size,
-        enable_prefix_caching=enable_prefix_caching,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        dtype=dtype,
-        seed=seed,
-        kv_cache_memory_bytes=size_in_bytes("kv_cache_memory", kv_cache_memory),
-    )
+    read_prompts(texts)  # a wrong prompt is told of before a model is loaded
+    llm = LLM(model, **attention.wishes(), **settings)
     for line in (*llm.attention.summary(), *llm.attention.notes):
         note(line)
     asked: Sequence[Any] = [_conversation(llm, text) for text in texts] if chat else texts
-    if json or n > 1 or len(asked) > 1:
+    if json or params.n > 1 or len(asked) > 1:
         outputs = llm.generate(asked, params)
         print_json(_document(llm, outputs)) if json else _print_all(texts, outputs)
     else:
@@ -121,8 +58,6 @@ def generate(
 
 def _conversation(llm: LLM, text: str) -> dict[str, Any]:
     """The prompt of a conversation that starts with `text`."""
-    if not text:
-        raise InvalidInput("prompt", "is empty; give at least one token")
     rendered = llm.chat_template.render([{"role": "user", "content": text}], add_generation_prompt=True)
     return {"prompt_token_ids": llm.engine.tokenizer.encode(rendered, add_special_tokens=False)}
 
@@ -164,7 +99,7 @@ def _report(outputs: Sequence[RequestOutput]) -> None:
     for error in errors:
         note(f"headstock: {error}")
     if errors:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _document(llm: LLM, outputs: Sequence[RequestOutput]) -> dict[str, Any]:

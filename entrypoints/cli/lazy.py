@@ -46,7 +46,7 @@ def _summary(entry: metadata.EntryPoint) -> str:
     """What the package says of itself; its code is not run for a help text."""
     if entry.dist is None:
         return entry.value
-    about = entry.dist.metadata.get("Summary", "").rstrip(".")
+    about = (entry.dist.metadata["Summary"] or "").rstrip(".")
     return f"{about} ({entry.dist.name} {entry.dist.version}).".lstrip()
 
 
@@ -63,7 +63,7 @@ class LazyCommand(TyperCommand):
     def _real(self) -> Any:
         target = self._entry.load()
         if not isinstance(target, typer.Typer):
-            app = typer.Typer(add_completion=False, context_settings=HELP_OPTIONS, rich_markup_mode="markdown")
+            app = typer.Typer(add_completion=False, context_settings=HELP_OPTIONS)
             app.command()(target)
             target = app
         return typer.main.get_command(target)

@@ -1,64 +1,115 @@
-"""Options that several commands share, with the words that explain them."""
+"""Options that several commands share, in groups, with the words that explain them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-CHOICE = "Attention backend"
-ENGINE = "Engine"
-SAMPLING = "Sampling"
+from ...core.params import SamplingParams
+from ...core.scheduler.config import DEFAULT_BATCHED_TOKENS, DEFAULT_NUM_SEQS
+from .console import size_in_bytes
 
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="smollm2, a Hugging Face folder, a .gguf file or a Hub name.")
-]
-AttentionBackend = Annotated[
-    str,
-    typer.Option(
-        help="Backend of all layers, or auto. An explicit one is used or is an error. See: headstock backends",
-        metavar="NAME",
-        rich_help_panel=CHOICE,
-    ),
-]
-DecodeAttentionBackend = Annotated[
-    str | None,
-    typer.Option(help="Backend of decode rows only.", metavar="NAME", rich_help_panel=CHOICE),
-]
-PrefillAttentionBackend = Annotated[
-    str | None,
-    typer.Option(help="Backend of all other rows.", metavar="NAME", rich_help_panel=CHOICE),
-]
-AttentionPolicy = Annotated[
-    str | None,
-    typer.Option(
-        help='Backends by layer, kind and phase: \'{"window": "sdpa", "0,4-7": {"decode": "sdpa"}}\'; JSON or a file.',
-        metavar="JSON|FILE",
-        rich_help_panel=CHOICE,
-    ),
-]
-AttentionBackendConfig = Annotated[
-    str | None,
-    typer.Option(
-        help="Options of backends: an object of options by name; JSON or a file.",
-        metavar="JSON|FILE",
-        rich_help_panel=CHOICE,
-    ),
-]
-BlockSize = Annotated[
-    int | None,
-    typer.Option(help="Tokens a KV block [default: 16, or what the backends take].", rich_help_panel=ENGINE),
-]
-MaxModelLen = Annotated[
-    int | None,
-    typer.Option(
-        help="Longest request, prompt and answer [default: the model's, if the KV cache holds it].",
-        rich_help_panel=ENGINE,
-    ),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(help="auto, float32, bfloat16, float16 or float64.", rich_help_panel=ENGINE),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what the engine does, on stderr.")]
+SAMPLING, CHOICE, ENGINE = "Sampling", "Attention backend", "Engine"
+
+Model = Annotated[str, Argument(metavar="MODEL", help="smollm2, a Hugging Face folder, a .gguf file or a Hub name.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document to stdout.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Show what the engine does, on stderr.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How the next token is chosen."""
+
+    max_tokens: Annotated[int, Option(help="Most new tokens.", rich_help_panel=SAMPLING)] = 128
+    temperature: Annotated[float, Option(help="0 takes the likeliest token.", rich_help_panel=SAMPLING)] = 0.0
+    top_p: Annotated[float, Option(help="Likeliest tokens up to this share.", rich_help_panel=SAMPLING)] = 1.0
+    top_k: Annotated[int, Option(help="So many likeliest tokens; 0 is all.", rich_help_panel=SAMPLING)] = 0
+    min_p: Annotated[float, Option(help="Least share of the likeliest's.", rich_help_panel=SAMPLING)] = 0.0
+    repetition_penalty: Annotated[float, Option(help="Above 1: repeat less.", rich_help_panel=SAMPLING)] = 1.0
+    stop: Annotated[
+        list[str] | None, Option(help="Text that ends the answer; may be repeated.", rich_help_panel=SAMPLING)
+    ] = None
+    ignore_eos: Annotated[bool, Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=SAMPLING)] = (
+        False
+    )
+    logprobs: Annotated[
+        int | None, Option(help="Likeliest tokens to report, with --json.", rich_help_panel=SAMPLING)
+    ] = None
+    n: Annotated[int, Option("-n", "--n", help="Answers a prompt.", rich_help_panel=SAMPLING)] = 1
+
+    def params(self) -> SamplingParams:
+        """Raises `InvalidInput` naming the option."""
+        return SamplingParams(**asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions:
+    """Which backends compute attention."""
+
+    attention_backend: Annotated[
+        str,
+        Option(
+            help="Backend of all layers, or auto. One that is named is used, or is an error. See: headstock backends",
+            metavar="NAME",
+            rich_help_panel=CHOICE,
+        ),
+    ] = "auto"
+    decode_attention_backend: Annotated[
+        str | None, Option(help="Backend of decode rows only.", metavar="NAME", rich_help_panel=CHOICE)
+    ] = None
+    prefill_attention_backend: Annotated[
+        str | None, Option(help="Backend of all other rows.", metavar="NAME", rich_help_panel=CHOICE)
+    ] = None
+    attention_policy: Annotated[
+        str | None,
+        Option(
+            help='Backends by layer, kind and phase: {"window": "sdpa", "0,4-7": {"decode": "sdpa"}}.',
+            metavar="JSON|FILE",
+            rich_help_panel=CHOICE,
+        ),
+    ] = None
+    attention_backend_config: Annotated[
+        str | None,
+        Option(help="Options of backends, an object by name.", metavar="JSON|FILE", rich_help_panel=CHOICE),
+    ] = None
+
+    def wishes(self) -> dict[str, Any]:
+        """As `read_policy` and `LLM` take them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Sizes and switches of the engine."""
+
+    block_size: Annotated[
+        int | None, Option(help="Tokens a KV block (16, or what the backends take).", rich_help_panel=ENGINE)
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool,
+        Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Reuse the KV of shared prefixes.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = True
+    max_num_batched_tokens: Annotated[
+        int | None, Option(help=f"Tokens a step ({DEFAULT_BATCHED_TOKENS}).", rich_help_panel=ENGINE)
+    ] = None
+    max_num_seqs: Annotated[int, Option(help="Requests at once.", rich_help_panel=ENGINE)] = DEFAULT_NUM_SEQS
+    max_model_len: Annotated[
+        int | None, Option(help="Longest prompt and answer (the model's, or what fits).", rich_help_panel=ENGINE)
+    ] = None
+    dtype: Annotated[str, Option(help="auto, float32, bfloat16, float16, float64.", rich_help_panel=ENGINE)] = "auto"
+    kv_cache_memory: Annotated[
+        str | None, Option(help="Size of the KV cache, e.g. 512M (measured).", rich_help_panel=ENGINE)
+    ] = None
+    seed: Annotated[int, Option(help="Of sampling.", rich_help_panel=ENGINE)] = 0
+
+    def settings(self) -> dict[str, Any]:
+        """As `LLM` takes them."""
+        values = asdict(self)
+        memory = values.pop("kv_cache_memory")
+        return values | {"kv_cache_memory_bytes": size_in_bytes("kv_cache_memory", memory)}

@@ -1,4 +1,4 @@
-"""Every layer's attention, in both phases, is the backend's: a backend that writes zeros changes what the model says."""
+"""Every layer's attention, in both phases, is the backend's: one that writes zeros changes what the model says."""
 
 from __future__ import annotations
 
