@@ -6,7 +6,7 @@ VENV ?= .venv
 # carries the CUDA build, some 3 GB with its libraries. A torch of the pinned version that is already in $(VENV) is kept.
 TORCH_INDEX ?=
 MODEL ?= smollm2
-PROMPT ?= What does a lathe do? Answer in one sentence.
+PROMPT ?= Explain in two sentences why the sky is blue.
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -39,7 +39,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 .PHONY: demo
 demo: $(VENV)/.installed ## make .venv, install, and let a small model answer through the chosen backend
-	$(BIN)/headstock generate $(MODEL) "$(PROMPT)" --max-tokens 64
+	$(BIN)/headstock generate $(MODEL) "$(PROMPT)" --chat --max-tokens 128
 
 .PHONY: test
 test: lint ## lint, type check and run the tests; what .ci/run runs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headstock.core.model import resolve_model
+from support.tree import ROOT
 
 NAMESPACES = (("unshare", "--net"), ("unshare", "--net", "--map-root-user"))
 """Ways into a network namespace of one's own: as root, and as a user where the kernel lets users have one."""
@@ -64,12 +66,21 @@ def watched(without_network, tmp_path: Path) -> Watched:
     return Watched(words=without_network, folder=tmp_path)
 
 
+def demo() -> list[str]:
+    """The words that `make demo` runs once everything is installed, after the program's name."""
+    make = ("make", "--dry-run", "--old-file", ".venv/.installed", "demo", "VENV=.venv")
+    (line,) = subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    program, *words = shlex.split(line)
+    assert program == ".venv/bin/headstock"
+    return words
+
+
 def test_the_demo_runs_without_a_network_and_tries_none(watched):
     resolve_model("smollm2")
-    prompt = "The capital of France is"
-    done = watched.python("-m", "headstock", "generate", "smollm2", prompt, "--max-tokens", "8", "--json")
+    done = watched.python("-m", "headstock", *demo())
     assert done.returncode == 0, done.stderr
-    assert "Paris" in json.dumps(json.loads(done.stdout))
+    assert "sky" in done.stdout
+    assert re.search(r"attention backend: sdpa \(headstock .*\).* why: ", done.stderr)
     assert watched.attempts == ""
 
 

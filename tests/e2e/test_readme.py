@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
 import pytest
+import torch
 
+from headstock.core.attention import AttentionSpec, mismatches
+from headstock.core.attention.reference import attend_sequence
+from support.attention import CPU, Scene, make
 from support.tree import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -50,3 +55,16 @@ def test_its_first_script_answers(installed):
 def test_every_link_leads_somewhere():
     for target in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / target).is_file(), target
+
+
+def test_its_backend_of_ten_lines_is_right():
+    namespace: dict[str, Any] = {}
+    exec(next(block for block in blocks("python") if "AttentionBackend" in block), namespace)
+    spec = AttentionSpec(num_heads=6, num_kv_heads=2, head_size=16, dtype="float32", block_size=4)
+    assert mismatches(spec, namespace["Plain"].capabilities(CPU)) == ()
+    scene = Scene(spec=spec, seq_lens=[9, 5, 6])
+    queries = [torch.randn(length, 6, 16) for length in (1, 3, 6)]
+    out = scene.attend(make(namespace["Plain"], spec), queries)
+    for row, ours in enumerate(out.split([1, 3, 6])):
+        right, _ = attend_sequence(queries[row], scene.keys[row], scene.values[row], spec)
+        torch.testing.assert_close(ours.double(), right, rtol=0, atol=1e-6)
