@@ -31,7 +31,8 @@ def _offering() -> Iterator[metadata.Distribution]:
     """The distributions that mention us, each once: the first on the path, as that is the one Python imports."""
     seen: set[str] = set()
     for dist in metadata.distributions():
-        if "[headstock" in (dist.read_text("entry_points.txt") or "").replace(" ", ""):
+        leftover = _folder(dist).startswith("~")  # of an uninstall that pip did not finish
+        if not leftover and "[headstock" in (dist.read_text("entry_points.txt") or "").replace(" ", ""):
             name = canonicalize_name(_name(dist))
             if name not in seen:
                 seen.add(name)
@@ -56,7 +57,12 @@ def _name(dist: metadata.Distribution) -> str:
         name = str(dist.metadata["Name"] or "")
     except Exception:
         name = ""
-    return name or Path(str(getattr(dist, "_path", "unknown"))).stem.split("-")[0]
+    return name or _folder(dist).split("-")[0]
+
+
+def _folder(dist: metadata.Distribution) -> str:
+    """Name of the folder that holds the metadata, where they are in one."""
+    return Path(str(getattr(dist, "_path", "unknown"))).name
 
 
 def _read(dist: metadata.Distribution, switches: Switches) -> Iterator[PluginRecord]:
@@ -91,6 +97,8 @@ def _refusal(record: PluginRecord, needs: Iterable[str]) -> str:
     """Why it must not even be imported; empty where it may."""
     if record.group == BACKENDS and key(record.name) == AUTO:
         return f"no backend can be called {AUTO!r}, which stands for the automatic choice"
+    if record.group == BACKENDS and ":" in record.name:
+        return f"the name {record.name!r} has a colon, which stands between package and name"
     if record.builtin:
         return ""
     for text in needs:

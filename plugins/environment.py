@@ -94,7 +94,7 @@ def check_environment(
     known = {v.name: v for v in variables}
     ours: list[tuple[str, str]] = []
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
+        if name.upper().startswith(PREFIX) and name not in known:
             ours.append((name, f"is set, but nothing reads it; {_advice(name, known)}"))
         elif name in known and (successor := known[name].successor):
             ours.append((name, f"is retired and counts as {successor}; set that instead"))
@@ -105,12 +105,17 @@ def check_environment(
         for name, instead in FOREIGN.items()
         if environ.get(name, "").strip() and not environ.get(instead, "").strip()
     ]
+    foreign += [
+        f"{name} is set, but nothing here reads it; did you mean {near[0]}?"
+        for name in sorted(environ)
+        if not name.upper().startswith(PREFIX) and (near := nearest(name, known, cutoff=0.9))
+    ]
     return (*(f"{name} {problem}" for name, problem in ours), *foreign)
 
 
 def _advice(name: str, known: Mapping[str, Variable]) -> str:
     """The variable that was probably meant, with its flag; all of them where none is near."""
-    near = nearest(name.removeprefix(PREFIX), (k.removeprefix(PREFIX) for k in known), cutoff=0.5)
+    near = nearest(name[len(PREFIX) :], (k.removeprefix(PREFIX) for k in known), cutoff=0.5)
     if not near:
         return f"known are {', '.join(sorted(known))}"
     meant = known[PREFIX + near[0]]

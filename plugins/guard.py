@@ -51,6 +51,16 @@ class Guard:
                 raise
             return Failure(error)
 
+    def ask(self, call: Callable[[], object], kind: type[T]) -> T | Failure:
+        """The same, where the result has to be a `kind`."""
+        answer = self.attempt(call)
+        if isinstance(answer, kind | Failure):
+            return answer
+        wrong = TypeError(f"gave {answer!r}, not {kind.__name__}")
+        if self.strict:
+            raise wrong
+        return Failure(wrong)
+
     def complain(self, text: str) -> None:
         """A plugin cannot be used: a warning, or in strict mode a `BackendError`."""
         if self.strict:

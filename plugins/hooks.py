@@ -101,7 +101,7 @@ class Hooks:
                 if record.status == "not loaded":
                     self._load(record)
                 elif record.status != "disabled":
-                    self._guard.complain(f"hooks of {record.package} are left out ({record.status}): {record.reason}")
+                    self._guard.complain(record.complaint)
         return self._live
 
     def _load(self, record: PluginRecord) -> None:
@@ -114,8 +114,9 @@ class Hooks:
 
     def _fail(self, record: PluginRecord, reason: str) -> None:
         self._live = [(r, m) for r, m in self._live or [] if r != record]
-        self._replace(record, replace(record, status="failed", reason=reason))
-        self._guard.complain(f"hooks of {record.package} are left out (failed): {reason}")
+        failed = replace(record, status="failed", reason=reason)
+        self._replace(record, failed)
+        self._guard.complain(failed.complaint)
 
     def _replace(self, old: PluginRecord, new: PluginRecord) -> None:
         self._records[self._records.index(old)] = new

@@ -49,9 +49,7 @@ class Offer:
                 self.record = replace(self.record, status="loaded")
                 self._cls = loaded  # pyright: ignore[reportAttributeAccessIssue] - objection has seen to it
         if self.record.status in ("failed", "refused"):
-            self._guard.complain(
-                f"a backend of {self.record.package} is left out ({self.record.status}): {self.record.reason}"
-            )
+            self._guard.complain(self.record.complaint)
         return self._cls
 
     def forbids(self) -> str:

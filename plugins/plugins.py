@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .discovery import discover
-from .environment import check_environment
 from .guard import Guard
 from .hooks import Hooks
 from .record import PluginRecord
@@ -32,12 +31,11 @@ class Plugins:
 def load_plugins(switches: Switches | None = None, environ: Mapping[str, str] | None = None) -> Plugins:
     """Find what is installed. Backends are imported when needed, hook modules at the first hook.
 
-    Warns of variables in the environment that nothing reads, and of switches that turn nothing. Raises `InvalidInput`
-    for a switch that is neither on nor off.
+    Warns of switches that turn nothing. Raises `InvalidInput` for a switch that is neither on nor off.
     """
     switches = read_switches(environ) if switches is None else switches
     guard = Guard(strict=switches.strict)
     records = discover(switches)
-    for warning in (*check_environment(environ), *switches.strangers(record.distribution for record in records)):
+    for warning in switches.strangers(record.distribution for record in records):
         guard.warn(warning)
     return Plugins(backends=BackendRegistry(records, guard), hooks=Hooks(records, guard), guard=guard)

@@ -42,6 +42,11 @@ class PluginRecord:
         return f"{self.distribution} {self.version}".strip()
 
     @property
+    def complaint(self) -> str:
+        """What to warn of where it cannot be used; the same for all entry points of a package that fail alike."""
+        return f"a plugin of {self.package} is left out ({self.status}): {self.reason}"
+
+    @property
     def builtin(self) -> bool:
         """Whether it is Headstock's own."""
         return canonicalize_name(self.distribution) == HEADSTOCK

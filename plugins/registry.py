@@ -118,7 +118,9 @@ class BackendRegistry:
         cls = offer.load()
         if cls is None:
             return f" (unavailable: {offer.forbids()})"
-        here = self._guard.attempt(cls.availability)
+        from ..core.attention import Availability
+
+        here = self._guard.ask(cls.availability, Availability)
         reasons = (str(here),) if isinstance(here, Failure) else here.reasons
         return f" (unavailable: {'; '.join(reasons)})" if reasons else ""
 

@@ -51,22 +51,16 @@ class Switches:
         )
 
 
-def read_switches(environ: Mapping[str, str] | None = None, *, disable: str | bool = False) -> Switches:
-    """The switches of the environment, and on top the flag ``--disable-plugins``: true, or names, comma-separated."""
-    off: set[str] = set()
-    all_off = False
-    for value in (read(DISABLE_PLUGINS, environ), str(disable)):
-        yes = truth(value)
-        all_off = all_off or yes is True
-        off |= _names(value) if yes is None else set()
-    only = read(PLUGINS, environ)
+def read_switches(environ: Mapping[str, str] | None = None) -> Switches:
+    """The switches of the environment; raises `InvalidInput` for one that is neither on nor off."""
+    only, off = read(PLUGINS, environ), read(DISABLE_PLUGINS, environ)
     return Switches(
-        only=frozenset(_names(only)) if only else None,
-        off=frozenset(off),
-        all_off=all_off,
+        only=_names(only) if only else None,
+        off=_names(off) if truth(off) is None else frozenset(),
+        all_off=truth(off) is True,
         strict=switched_on(PLUGINS_STRICT, environ),
     )
 
 
-def _names(value: str) -> set[str]:
-    return {canonicalize_name(name.strip()) for name in value.split(",") if name.strip()}
+def _names(value: str) -> frozenset[str]:
+    return frozenset(canonicalize_name(name.strip()) for name in value.split(",") if name.strip())

@@ -4,7 +4,7 @@ from .devices import find_device, probe
 from .explanation import Candidate, Explanation, LayerGroup, explain
 from .figures import Estimate, ModelFigures, estimate
 from .listing import BackendRow, Listing, PluginRow, list_backends
-from .manifest import check_manifest, manifest_of, summary
+from .manifest import check_manifest, manifest_of
 from .policy import Policy, Rule, Wish
 from .policy_reader import read_policy
 from .profiles import PROFILES, Profile, profile
@@ -34,5 +34,4 @@ __all__ = [
     "probe",
     "profile",
     "read_policy",
-    "summary",
 ]

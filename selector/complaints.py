@@ -44,7 +44,7 @@ def disputed(picks: Sequence[Pick], judge: Judge) -> str:
         what, offer = "layout of the KV cache", {p: ", ".join(judge.layouts_of(p.offer)) for p in sizes}
     else:
         what, offer = "block size", {p: str(s) for p, s in sizes.items()}
-    lines = [f"the attention backends have no {what} in common:"]
+    lines = [f"the attention backends do not agree on a {what}:"]
     lines += [f"  {_part(pick)}: {offer[pick]}" for pick in sizes]
     return "\n".join([*lines, "  choose others that share one, or leave a choice to auto"])
 

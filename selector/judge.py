@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
-from ..core.attention import AttentionSpec, Capabilities, Device, KVLayout, Mismatch, mismatches
+from ..core.attention import (
+    AttentionSpec,
+    Availability,
+    Capabilities,
+    Device,
+    KVLayout,
+    Mismatch,
+    Sizes,
+    mismatches,
+)
 from ..core.errors import InvalidInput
 from ..plugins import Failure, Guard, Offer
 
@@ -72,14 +82,16 @@ class Judge:
         if cls is None:
             return (offer.forbids(),), nothing
         if not self.device.assumed:
-            available = self._guard.attempt(cls.availability)
+            available = self._guard.ask(cls.availability, Availability)
             if isinstance(available, Failure):
                 return (f"availability() raised {available}",), nothing
             if available.reasons:
                 return available.reasons, nothing
-        offered = self._guard.attempt(lambda: cls.capabilities(self.device))
+        offered = self._guard.ask(lambda: cls.capabilities(self.device), Capabilities)
         if isinstance(offered, Failure):
             return (f"capabilities() raised {offered}",), nothing
+        if wrong := _malformed(offered):
+            return (f"capabilities() are malformed: {wrong}",), nothing
         if offered == nothing:
             return (f"does not run on {self.device.platform} ({self.device.arch})",), nothing
         if offer not in self._asked_options and isinstance(needed := self._parsed_options(offer), Failure):
@@ -93,7 +105,7 @@ class Judge:
         cls = offer.load()
         assert cls is not None  # standing has loaded it
         asked = spec if terms.block_size is None else replace(spec, block_size=terms.block_size)
-        refused = self._guard.attempt(lambda: cls.refusals(asked, self.device))
+        refused = self._guard.attempt(lambda: _mismatches(cls.refusals(asked, self.device)))
         if isinstance(refused, Failure):
             return (f"refusals() raised {refused}",)
         found = [*mismatches(asked, offered), *refused, *self._layout_mismatches(offer, spec, offered, terms)]
@@ -118,6 +130,27 @@ class Judge:
             return parsed
 
         return self._guard.attempt(parse)
+
+
+def _mismatches(given: Iterable[object]) -> tuple[Mismatch, ...]:
+    """What `refusals` gave; raises `TypeError` where it is something else."""
+    found: list[Mismatch] = []
+    for item in given:
+        if not isinstance(item, Mismatch):
+            raise TypeError(f"gave {item!r}, not Mismatch")
+        found.append(item)
+    return tuple(found)
+
+
+def _malformed(offered: Capabilities) -> str:
+    """The first field that has not the type of its default, in words; a plain set will do for a frozen one."""
+    for field in fields(Capabilities):
+        value: object = getattr(offered, field.name)
+        kind = Sizes if field.name == "head_sizes_v" else cast("type[Any]", type(field.default))
+        kind = AbstractSet if kind is frozenset else kind
+        if not isinstance(value, kind) and not (value is None and field.default is None):
+            return f"{field.name} is {value!r}, not {kind.__name__}"
+    return ""
 
 
 def _text(failure: Failure) -> str:

@@ -1,4 +1,4 @@
-"""A selection as a document: what the log says of it, and what every rank of an engine holds its own against.
+"""A selection as a document, which every rank of an engine holds its own against.
 
 Ranks that chose for themselves could differ, for a variable that is set on the driver does not reach every worker
 (vllm-project/vllm#14099). So the driver's choice is shipped, and checked.
@@ -44,25 +44,6 @@ def check_manifest(expected: Mapping[str, Any], found: Mapping[str, Any], rank: 
         raise BackendError(
             f"rank {rank} has another attention selection than the driver: {'; '.join(different[:3])}{more}"
         )
-
-
-def summary(selection: AttentionSelection) -> tuple[str, ...]:
-    """A line for each backend: for how many layers, from which package, who decided. Then the selection's notes."""
-    layers: dict[tuple[str, str, str], list[str]] = {}
-    for name, choice in selection.choices.items():
-        layers.setdefault((choice.backend, choice.distribution, choice.origin), []).append(name)
-    total = len(selection.choices)
-    lines = [
-        f"attention: {backend} ({distribution}) for {_share(names, total)}; chosen by: {origin}"
-        for (backend, distribution, origin), names in layers.items()
-    ]
-    return (*lines, *selection.notes)
-
-
-def _share(names: list[str], total: int) -> str:
-    if len(names) == total:
-        return "all layers"
-    return names[0] if len(names) == 1 else f"{len(names)} of {total} layers ({names[0]} and others)"
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, str]:

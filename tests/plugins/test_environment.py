@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstock.core.errors import InvalidInput
-from headstock.plugins import VARIABLES, Variable, check_environment, load_plugins
+from headstock.plugins import VARIABLES, Variable, check_environment
 from headstock.plugins.environment import read, switched_on
 
 
@@ -74,9 +74,31 @@ def test_a_switch_that_is_neither_on_nor_off_is_refused():
         switched_on("HEADSTOCK_PLUGINS_STRICT", {"HEADSTOCK_PLUGINS_STRICT": "maybe"})
 
 
-def test_every_start_warns_once(warnings):
-    load_plugins(environ={"HEADSTOCK_ATTENTION_BACKND": "TRITON"})
-    assert len([w for w in warnings() if "HEADSTOCK_ATTENTION_BACKND" in w]) == 1
+@pytest.mark.parametrize("name", ["headstock_attention_backend", "Headstock_Attention_Backend"])
+def test_case_matters_in_the_environment_and_that_is_told(name):
+    (warning,) = check_environment({name: "sdpa"})
+    assert f"{name} is set, but nothing reads it; did you mean HEADSTOCK_ATTENTION_BACKEND" in warning
+
+
+def test_a_misspelt_prefix_is_told_of_but_may_be_somebody_elses():
+    environ = {"HEADSTOK_ATTENTION_BACKEND": "sdpa", "HEADSTOCK_ENV_STRICT": "1"}
+    (warning,) = check_environment(environ)
+    assert warning == (
+        "HEADSTOK_ATTENTION_BACKEND is set, but nothing here reads it; did you mean HEADSTOCK_ATTENTION_BACKEND?"
+    )
+
+
+def test_the_variables_of_other_programs_are_left_alone():
+    others = (
+        "PATH",
+        "PYTHONPATH",
+        "OMP_NUM_THREADS",
+        "CUDA_VISIBLE_DEVICES",
+        "HF_HOME",
+        "VLLM_PLUGINS",
+        "LLM_LOAD_PLUGINS",
+    )
+    assert check_environment(dict.fromkeys(others, "1")) == ()
 
 
 def test_every_variable_has_a_meaning():

@@ -112,7 +112,7 @@ def test_a_module_that_fails_to_register_is_rolled_back_with_one_warning(site, w
     assert found.status == "failed"
     assert found.reason.startswith(reason)
     (warning,) = warnings()
-    assert warning.startswith(f"hooks of hooked 0.7 are left out (failed): {reason}")
+    assert warning.startswith(f"a plugin of hooked 0.7 is left out (failed): {reason}")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_of_two_layouts_with_one_name_the_package_first_by_name_keeps_it(tmp_pat
         hooked(site, LAYOUT.format(name="mine"), name)
     layouts = load_plugins(environ={}).hooks.layouts()
     assert type(layouts["mine"]).__module__ == "aaa_h"
-    assert warnings() == ["hooks of bbb 0.7 are left out (failed): its KV layout 'mine' has the name of another"]
+    assert warnings() == ["a plugin of bbb 0.7 is left out (failed): its KV layout 'mine' has the name of another"]
 
 
 def test_a_layout_cannot_replace_one_of_ours(site):

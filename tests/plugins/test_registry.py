@@ -7,7 +7,7 @@ import pytest
 from headstock.core.errors import BackendError
 from headstock.plugins import BackendRegistry, load_plugins
 from support.backends import backend
-from support.plugins import BACKEND, write_distribution
+from support.plugins import BACKEND, only_two, write_distribution
 
 BREAKS = {
     "ImportError": ("import a_module_that_is_gone", "ModuleNotFoundError: No module named 'a_module_that_is_gone'"),
@@ -53,7 +53,7 @@ class TestBroken:
         for _ in range(3):
             found.find("broken").load()
         (warning,) = warnings()
-        assert warning.startswith(f"a backend of broken 0.3 is left out (failed): {broken}")
+        assert warning.startswith(f"a plugin of broken 0.3 is left out (failed): {broken}")
 
     def test_is_known_with_its_reason_to_somebody_who_misspells_another(self, broken):
         with pytest.raises(BackendError) as error:
@@ -135,7 +135,7 @@ def test_versions_n_and_n_minus_one_of_the_contract_load(site, step, loads):
 class TestUnknown:
     def test_error_says_what_was_meant_what_is_known_and_how_to_list_it(self):
         with pytest.raises(BackendError) as error:
-            registry().find("spda")
+            only_two(load_plugins(environ={})).backends.find("spda")
         assert str(error.value) == (
             'attention backend "spda" is not known: no installed package offers it.\n'
             "  did you mean: sdpa\n"
@@ -240,11 +240,15 @@ class TestBuiltInName:
         assert registry().find("p3:sdpa").label == "p3:SDPA"
 
 
-def test_no_backend_can_be_called_auto(site):
-    write_distribution(site, "p4", backends={"Auto": "p4_pack:Fast"}, modules={"p4_pack": BACKEND})
-    offer = registry().find("p4:auto")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("Auto", "which stands for the automatic choice"), ("headstock:sdpa", "has a colon, which stands between")],
+)
+def test_some_names_cannot_be_had(site, name, reason):
+    write_distribution(site, "p4", backends={name: "p4_pack:Fast"}, modules={"p4_pack": BACKEND})
+    (offer,) = [offer for offer in registry().offers if offer.record.distribution == "p4"]
     assert offer.load() is None
-    assert "stands for the automatic choice" in offer.record.reason
+    assert (offer.record.status, reason in offer.record.reason) == ("refused", True)
 
 
 class TestRegister:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstock.core.errors import BackendError
-from headstock.plugins import load_plugins, read_switches
+from headstock.plugins import Switches, load_plugins
 from support.plugins import BACKEND, write_distribution
 
 
@@ -46,10 +46,10 @@ class TestTwoPackages:
     def test_zero_kills_nothing(self):
         assert {"alpha", "beta"} <= enabled(HEADSTOCK_DISABLE_PLUGINS="0")
 
-    def test_the_flag_adds_to_the_environment(self):
-        switches = read_switches({"HEADSTOCK_DISABLE_PLUGINS": "beta"}, disable="alpha-pack")
-        assert switches.off == {"alpha-pack", "beta"}
-        assert read_switches({}, disable=True).all_off
+    def test_switches_can_be_given_as_a_value(self):
+        found = load_plugins(Switches(off=frozenset({"beta"}))).backends
+        assert found.find("beta").record.status == "disabled"
+        assert found.find("alpha").load() is not None
 
     def test_a_backend_that_is_kept_out_says_by_what(self):
         offer = load_plugins(environ={"HEADSTOCK_PLUGINS": "alpha-pack"}).backends.find("beta")

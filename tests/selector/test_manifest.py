@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from headstock.core.errors import BackendError
-from headstock.selector import Selector, check_manifest, manifest_of, read_policy, summary
+from headstock.selector import Selector, check_manifest, manifest_of, read_policy
 from support.attention import CPU
-from support.backends import backend, layers, spec
+from support.backends import layers, spec
 from support.plugins import world
 
 SPECS = layers(*[spec(window=(3, 0)), spec(window=(3, 0)), spec(), spec()])
@@ -84,15 +84,3 @@ def test_a_variable_that_reaches_only_the_driver_is_found_out():
     assert done.returncode != 0
     assert "rank 1 has another attention selection than the driver" in done.stderr
     assert "backend: reference on the driver, sdpa here" in done.stderr
-
-
-def test_the_summary_has_a_line_for_each_backend_and_the_notes():
-    plugins = world({"a": backend("A")})
-    selection = Selector(plugins, read_policy(attention_policy={"full": "TORCH_SDPA"}, environ={})).select(SPECS, CPU)
-    assert summary(selection) == (
-        "attention: a (this program) for 2 of 4 layers (model.layers.0.self_attn.attn and others); "
-        "chosen by: ranked (1 of 3 on cpu)",
-        "attention: sdpa (headstock 0.1.0) for 2 of 4 layers (model.layers.2.self_attn.attn and others); "
-        "chosen by: kind (full)",
-        "TORCH_SDPA is called sdpa here",
-    )

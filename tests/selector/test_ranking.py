@@ -7,7 +7,7 @@ import pytest
 from headstock.core.attention import Device
 from headstock.plugins import load_plugins
 from headstock.selector import Selector
-from headstock.selector.ranking import RANKING, ranked
+from headstock.selector.ranking import ANYWHERE, RANKING, ranked
 from support.attention import CPU
 from support.plugins import BACKEND, forget_modules, write_distribution
 
@@ -34,10 +34,15 @@ def order(platform="cpu"):
     return [offer.label for offer in ranked(device, load_plugins(environ={}))]
 
 
-@pytest.mark.parametrize("platform", [*RANKING, "xpu", "something else"])
-def test_the_reference_is_the_last_resort_everywhere(platform):
-    assert order(platform)[0] == "sdpa"
-    assert order(platform)[-1] == "reference"
+@pytest.mark.parametrize("table", [*RANKING.values(), ANYWHERE])
+def test_the_reference_is_the_last_resort_everywhere(table):
+    assert table[-2:] == ("sdpa", "reference")
+    built_in = {offer.label for offer in load_plugins(environ={}).backends.offers if offer.record.builtin}
+    assert set(table) <= built_in
+
+
+def test_a_platform_without_a_table_has_what_runs_wherever_torch_does():
+    assert order("something else") == ["sdpa", "reference"]
 
 
 def test_a_package_that_ranks_nothing_is_chosen_by_name_only(site):
@@ -112,4 +117,4 @@ def test_a_broken_plugin_is_warned_of_at_the_start_though_nobody_asked_for_it(si
     for _ in range(2):
         choice = Selector(plugins).select(layers(spec()), CPU).choices["model.layers.0.self_attn.attn"]
         assert choice.backend == "sdpa"
-    assert warnings() == ["a backend of stale 0.9 is left out (failed): ModuleNotFoundError: No module named 'gone'"]
+    assert warnings() == ["a plugin of stale 0.9 is left out (failed): ModuleNotFoundError: No module named 'gone'"]

@@ -10,7 +10,7 @@ import pytest
 from headstock.core.attention import LAYOUTS, AttentionSpec, Capabilities, Device, Mismatch, Sizes, one_of
 from headstock.core.attention.capabilities import RULES
 from headstock.core.errors import BackendError, InvalidInput
-from headstock.selector import Selector, explain, read_policy, summary
+from headstock.selector import Selector, explain, read_policy
 from support.attention import CPU
 from support.backends import EVERYTHING, backend, bare, layers, spec, up_to
 from support.plugins import world
@@ -51,11 +51,9 @@ class TestOrigin:
         assert origins(select(world(), attention_backend="TORCH_SDPA"))[0] == "flag (TORCH_SDPA)"
         assert origins(select(world(), environ=environ))[0] == "environment (HEADSTOCK_ATTENTION_BACKEND=reference)"
 
-    def test_the_log_has_a_line_for_it(self):
-        lines = summary(select(world(), attention_policy={"1": "reference"}))
-        assert lines[0].startswith("attention: sdpa (headstock ")
-        assert lines[0].endswith("for model.layers.0.self_attn.attn; chosen by: ranked (1 of 2 on cpu)")
-        assert lines[1].endswith("for model.layers.1.self_attn.attn; chosen by: layer (1)")
+    def test_the_log_has_a_line_for_each_backend_with_it(self):
+        lines = select(world(), attention_policy={"1": "reference"}).summary()
+        assert ["ranked (1 of 2 on cpu)" in lines[0], "layer (1)" in lines[1]] == [True, True]
 
 
 class TestUnknownName:
@@ -235,7 +233,7 @@ class TestBlockSize:
 
     def test_none_in_common_is_an_error_that_shows_both_sets(self):
         assert refusal(self.pair(one_of(16), one_of(64)), **self.PHASES) == (
-            "the attention backends have no block size in common:\n"
+            "the attention backends do not agree on a block size:\n"
             "  d for decode of model.layers.0.self_attn.attn and 1 more layer: 64\n"
             "  p for prefill of model.layers.0.self_attn.attn and 1 more layer: 16\n"
             "  choose others that share one, or leave a choice to auto"
@@ -314,7 +312,7 @@ class TestLayout:
     def test_none_in_common_is_an_error_that_shows_both_sides(self):
         text = refusal(self.two(("hnd",), ("nhd",)), attention_policy=self.POLICY)
         assert text.splitlines()[:3] == [
-            "the attention backends have no layout of the KV cache in common:",
+            "the attention backends do not agree on a layout of the KV cache:",
             "  a for model.layers.0.self_attn.attn: hnd",
             "  b for model.layers.1.self_attn.attn: nhd",
         ]
@@ -370,6 +368,39 @@ class TestUnavailable:
         setattr(cls, broken, classmethod(fail))
         assert chosen(select(world({"buggy": cls}))) == ["sdpa", "sdpa"]
         assert "ZeroDivisionError: a bug" in refusal(world(by_name={"buggy": cls}), attention_backend="buggy")
+
+    @pytest.mark.parametrize(
+        ("method", "answer", "reason"),
+        [
+            ("availability", None, "availability() raised TypeError: gave None, not Availability"),
+            ("availability", True, "availability() raised TypeError: gave True, not Availability"),
+            ("capabilities", None, "capabilities() raised TypeError: gave None, not Capabilities"),
+            ("refusals", None, "refusals() raised TypeError: 'NoneType' object is not iterable"),
+            ("refusals", ["no windows"], "refusals() raised TypeError: gave 'no windows', not Mismatch"),
+            (
+                "capabilities",
+                Capabilities(**{**EVERYTHING, "block_sizes": frozenset({16})}),
+                "capabilities() are malformed: block_sizes is frozenset({16}), not Sizes",
+            ),
+            (
+                "capabilities",
+                Capabilities(**{**EVERYTHING, "dtypes": "float32"}),
+                "capabilities() are malformed: dtypes is 'float32', not Set",
+            ),
+            (
+                "capabilities",
+                Capabilities(**{**EVERYTHING, "layouts": "nhd"}),
+                "capabilities() are malformed: layouts is 'nhd', not tuple",
+            ),
+        ],
+    )
+    def test_a_backend_that_answers_nonsense_has_that_as_its_reason(self, method, answer, reason):
+        cls = backend("Buggy")
+        setattr(cls, method, classmethod(lambda cls, *arguments: answer))
+        selection = select(world({"buggy": cls}))
+        assert chosen(selection) == ["sdpa", "sdpa"]
+        assert selection.choices[next(iter(PLAIN))].rejected[0].reasons == (reason,)
+        assert reason in refusal(world(by_name={"buggy": cls}), attention_backend="buggy")
 
     def test_a_combination_that_it_refuses_is_a_reason(self):
         cls = backend("Picky")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
 
-from headstock.plugins import Guard, Hooks, Placement, PluginRecord, Plugins, load_plugins
+from headstock.plugins import BackendRegistry, Guard, Hooks, Placement, PluginRecord, Plugins, load_plugins
 
 from .tree import ROOT
 from .wheels import metadata_text, run
@@ -79,6 +79,17 @@ def install_sample(target: Path) -> Path:
     return target
 
 
+TWO = ("sdpa", "reference")
+"""The built-in backends that tests of selection count on; what else is built in does not change them."""
+
+
+def only_two(plugins: Plugins) -> Plugins:
+    """These plugins without the built-in backends that are none of `TWO`."""
+    records = [offer.record for offer in plugins.backends.offers]
+    kept = [record for record in records if not record.builtin or record.name in TWO]
+    return Plugins(backends=BackendRegistry(kept, plugins.guard), hooks=plugins.hooks, guard=plugins.guard)
+
+
 class Ranks(Hooks):
     """Hooks of a package that ranks backends of the running program, in this order, before all others."""
 
@@ -92,11 +103,12 @@ class Ranks(Hooks):
 
 
 def world(ranked: Mapping[str, type] | None = None, by_name: Mapping[str, type] | None = None) -> Plugins:
-    """Plugins with classes of a test in place of installed packages, beside the built-in backends.
+    """Plugins with classes of a test in place of installed packages, beside the built-in `TWO`.
 
     Those in `ranked` come before `sdpa` in the automatic order, sorted by name.
     """
-    plugins = Plugins(backends=load_plugins(environ={}).backends, hooks=Ranks(*(ranked or {})), guard=Guard())
+    backends = only_two(load_plugins(environ={})).backends
+    plugins = Plugins(backends=backends, hooks=Ranks(*(ranked or {})), guard=Guard())
     for name, cls in {**(ranked or {}), **(by_name or {})}.items():
         plugins.backends.register(name, cls)
     return plugins
