@@ -81,6 +81,8 @@ class LLM:
         )
         self.folder = resolve_model(model)
         self.engine: LLMEngine = build_engine(self.folder, config, policy)
+        self._news: dict[str, RequestOutput] = {}
+        """Outputs that a step gave and nobody has read."""
 
     @property
     def attention(self) -> AttentionSelection:
@@ -104,7 +106,7 @@ class LLM:
         ids = self._add(prompts, sampling_params, priority, stream=False)
         done: dict[str, RequestOutput] = {}
         with _progress(len(ids), use_tqdm) as bar:
-            for output in self._run():
+            for output in self._run(ids):
                 done[output.request_id] = output
                 bar.update()
         return [done[i] for i in ids]
@@ -112,10 +114,7 @@ class LLM:
     def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """The answer to one prompt as it grows: each output holds everything so far. Closing the iterator aborts."""
         ids = self._add([prompt], sampling_params, None, stream=True)
-        try:
-            yield from self._run()
-        finally:
-            self.engine.abort_request(ids)
+        yield from self._run(ids)
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
@@ -144,9 +143,25 @@ class LLM:
             raise
         return ids
 
-    def _run(self) -> Iterator[RequestOutput]:
-        while self.engine.has_unfinished_requests():
-            yield from self.engine.step()
+    def _run(self, ids: Sequence[str]) -> Iterator[RequestOutput]:
+        """The news of these requests until they are finished; whatever ends the iteration early ends them too.
+
+        Several streams may be read in turn: each steps the engine, and keeps for the others what is theirs.
+        """
+        waiting = set(ids)
+        try:
+            while waiting:
+                for request_id in waiting & self._news.keys():
+                    output = self._news.pop(request_id)
+                    if output.finished:
+                        waiting.discard(request_id)
+                    yield output
+                if waiting:
+                    self._news.update((output.request_id, output) for output in self.engine.step())
+        finally:
+            self.engine.abort_request(waiting)
+            for request_id in waiting:
+                self._news.pop(request_id, None)
 
 
 def _one_each(name: str, value: Any, count: int) -> list[Any]:
