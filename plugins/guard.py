@@ -47,9 +47,12 @@ class Guard:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if self.strict:
+            failure = Failure(error)
+            if not self.strict:
+                return failure
+            if isinstance(error, Exception):
                 raise
-            return Failure(error)
+            raise BackendError(f"a plugin ended in {failure}") from error  # not the end of this program, perhaps with 0
 
     def ask(self, call: Callable[[], object], kind: type[T]) -> T | Failure:
         """The same, where the result has to be a `kind`."""

@@ -45,8 +45,16 @@ def test_the_users_interrupt_passes():
 
 
 def test_strict_mode_raises_what_was_raised():
-    with pytest.raises(SystemExit):
-        Guard(strict=True).attempt(raises(SystemExit(3)))
+    with pytest.raises(ModuleNotFoundError, match="gone"):
+        Guard(strict=True).attempt(raises(ModuleNotFoundError("gone")))
+
+
+def test_even_strict_mode_does_not_let_a_plugin_end_the_program():
+    with pytest.raises(BackendError, match="a plugin ended in SystemExit: 0"):
+        Guard(strict=True).attempt(raises(SystemExit(0)))
+
+
+def test_a_refusal_is_an_error_in_strict_mode():
     with pytest.raises(BackendError, match="made for another"):
         Guard(strict=True).complain("made for another")
 

@@ -62,9 +62,9 @@ class TestBroken:
 
 
 def test_strict_mode_raises_what_the_plugin_raised(site):
-    modules = {"broken_pack": "raise SystemExit('no licence')"}
+    modules = {"broken_pack": "raise OSError('no licence')"}
     write_distribution(site, "broken", backends={"broken": "broken_pack:Fast"}, modules=modules)
-    with pytest.raises(SystemExit, match="no licence"):
+    with pytest.raises(OSError, match="no licence"):
         load_plugins(environ={"HEADSTOCK_PLUGINS_STRICT": "1"}).backends.find("broken").load()
 
 
