@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
@@ -43,6 +44,18 @@ class RowCounts:
     prefills: int = 0
     """Rows without context: K and V of the step are all they attend to."""
     prefill_tokens: int = 0
+
+    @classmethod
+    def of(cls, rows: Sequence[int], tokens: Sequence[int]) -> RowCounts:
+        """From counts of rows and of tokens, each in the order decode, extend, prefill."""
+        return cls(
+            decodes=rows[0],
+            decode_tokens=tokens[0],
+            extends=rows[1],
+            extend_tokens=tokens[1],
+            prefills=rows[2],
+            prefill_tokens=tokens[2],
+        )
 
     @property
     def mixed(self) -> bool:
@@ -131,14 +144,7 @@ def count_rows(query_lens: Tensor, seq_lens: Tensor, decode_query_len: int) -> R
         return RowCounts(extends=len(sort), extend_tokens=int(query_lens.sum()))
     rows = host_ints(torch.bincount(sort, minlength=3))
     tokens = host_ints(torch.bincount(sort, weights=query_lens.double(), minlength=3).long())
-    return RowCounts(
-        decodes=rows[0],
-        decode_tokens=tokens[0],
-        extends=rows[1],
-        extend_tokens=tokens[1],
-        prefills=rows[2],
-        prefill_tokens=tokens[2],
-    )
+    return RowCounts.of(rows, tokens)
 
 
 def _clip(counts: RowCounts, first: int, end: int, query_start_loc: Tensor) -> RowCounts:
@@ -150,11 +156,4 @@ def _clip(counts: RowCounts, first: int, end: int, query_start_loc: Tensor) -> R
         a, b = max(low, first), min(high, end)
         rows.append(max(0, b - a))
         tokens.append(int(query_start_loc[b] - query_start_loc[a]) if b > a else 0)
-    return RowCounts(
-        decodes=rows[0],
-        decode_tokens=tokens[0],
-        extends=rows[1],
-        extend_tokens=tokens[1],
-        prefills=rows[2],
-        prefill_tokens=tokens[2],
-    )
+    return RowCounts.of(rows, tokens)

@@ -98,8 +98,7 @@ def allocate_caches(
             if plane.elements > limit:
                 most = num_blocks * limit // plane.elements
                 raise CapacityError(
-                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane, and {plane_name} of {name} "
-                    f"has {plane.elements} with {num_blocks} blocks. "
-                    f"Use at most {most} blocks, or another backend."
+                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane; with {num_blocks} "
+                    f"blocks, {plane_name} of {name} has {plane.elements}. Use at most {most} blocks, or another backend."
                 )
     return {name: selection.layout.allocate(spec, num_blocks, device.torch_device) for name, spec in specs.items()}

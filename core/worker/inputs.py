@@ -100,19 +100,11 @@ class InputBuilder:
         starts_cpu, lengths_cpu = self._query_start_loc.host(len(starts)), self._seq_lens.host(len(seq_lens))
         rows = np.bincount(sort, minlength=3).tolist()
         tokens = np.bincount(sort, weights=query_lens, minlength=3).astype(np.int64).tolist()
-        counts = RowCounts(
-            decodes=rows[0],
-            decode_tokens=tokens[0],
-            extends=rows[1],
-            extend_tokens=tokens[1],
-            prefills=rows[2],
-            prefill_tokens=tokens[2],
-        )
         return tuple(
             AttentionBatch(
                 num_reqs=len(slots),
                 num_tokens=len(positions),
-                counts=counts,
+                counts=RowCounts.of(rows, tokens),
                 query_start_loc=query_start_loc,
                 query_start_loc_cpu=starts_cpu,
                 max_query_len=int(query_lens.max()),
