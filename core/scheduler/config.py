@@ -21,7 +21,7 @@ class SchedulerConfig:
     """Tokens of a request, prompt and outputs together. A prompt leaves room for at least one output:
     ``len(prompt) + 1 <= max_model_len``."""
     max_num_batched_tokens: int = DEFAULT_BATCHED_TOKENS
-    """Tokens computed in one step; at least `max_num_seqs`, so that every running answer gets a token in each step."""
+    """Tokens computed in one step; no more requests than that run at once, since each gets a token in every step."""
     max_num_seqs: int = DEFAULT_NUM_SEQS
     """Requests that run at once."""
     policy: Policy = "fcfs"
@@ -43,12 +43,6 @@ class SchedulerConfig:
             value: int = getattr(self, name)
             if value < low:
                 raise InvalidInput(name, f"must be at least {low}, not {value}")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise InvalidInput(
-                "max_num_batched_tokens",
-                f"{self.max_num_batched_tokens} is less than max_num_seqs={self.max_num_seqs}, so some running "
-                f"requests would get no token in a step; raise it or lower max_num_seqs",
-            )
         if self.policy not in get_args(Policy):
             raise InvalidInput("policy", f"must be one of {', '.join(get_args(Policy))}, not {self.policy!r}")
         if not 0 <= self.watermark < 1:

@@ -129,7 +129,10 @@ class Scheduler:
         return output
 
     def _schedule_running(self, step: Step) -> None:
-        for request in self._by_length():
+        """In order of admission, and nobody is left out: each request was admitted into a step that had a token for it
+        beside all before it, and none of those asks for more now than it did then. So prompts cannot starve answers.
+        """
+        for request in tuple(self._running.values()):
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted in this step for one before it
             num_tokens = self._chunk(request.num_tokens - request.num_computed_tokens, step)
@@ -141,15 +144,6 @@ class Scheduler:
         # Not before all rows are certain: a cached block of a row taken out again would never be computed.
         for row in step.running.values():
             self.kv.cache_blocks(row.request, row.request.num_computed_tokens + row.num_tokens)
-
-    def _by_length(self) -> list[Request]:
-        """Running requests, those with a single token to compute first, so that long prompts cannot starve answers."""
-        decodes: list[Request] = []
-        prefills: list[Request] = []
-        for request in self._running.values():
-            single = len(request.token_ids) - request.num_computed_tokens == 1
-            (decodes if single else prefills).append(request)
-        return decodes + prefills
 
     def _chunk(self, num_tokens: int, step: Step) -> int:
         """How many of `num_tokens` fit in the step."""

@@ -243,5 +243,5 @@ def check_laws(scheduler: Scheduler, step: SchedulerOutput | None = None) -> Non
     if step is not None:
         assert step.total_num_scheduled_tokens <= scheduler.config.max_num_batched_tokens
         assert all(count > 0 for count in step.num_scheduled_tokens.values())
-        assert set(step.num_scheduled_tokens) <= set(running)
+        assert set(step.num_scheduled_tokens) == set(running), "a running request is left out of a step"
         assert not (step.new_requests and step.preempted_request_ids), "admitted while others had to go"

@@ -256,6 +256,12 @@ class TestGroups:
         assert found.num_tokens == hit
         assert [len(blocks) for blocks in found.blocks] == [hit // 4, hit // 12]
 
+    @pytest.mark.parametrize(("length", "hit"), [(5, 0), (6, 0), (7, 6), (12, 6), (13, 12)])
+    def test_a_hit_ends_where_all_end_a_block_though_no_size_divides_another(self, length, hit):
+        kv = cache(64, (2, 3))
+        Tokens(kv, "first", range(20)).start()
+        assert Tokens(kv, "again", range(length)).hit().num_tokens == hit
+
     def test_the_group_that_found_least_limits_the_hit(self):
         kv = cache(64, (4, 8))
         request = Tokens(kv, "first", range(24))

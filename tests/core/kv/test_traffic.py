@@ -10,7 +10,9 @@ from headstock.core.kv import BlockHasher, PrefixIdentity
 from support.kv import Tokens
 from support.scheduling import cache, check_tables
 
-tokens = st.lists(st.integers(0, 1), min_size=1, max_size=14)
+SHARED = [0, 1, 1, 0, 1, 0, 0, 1, 1, 0]
+tokens = st.lists(st.integers(0, 1), min_size=1, max_size=4)
+prompts = st.builds(lambda shared, own: SHARED[:shared] + own, st.integers(0, 10), tokens)
 hashers = {"sha256": BlockHasher(), "constant": BlockHasher(lambda parent, token_ids, extra: b"")}
 
 
@@ -34,7 +36,7 @@ class Traffic(RuleBasedStateMachine):
                 slot = (table[p // group.block_size], p % group.block_size)
                 self.memory[slot] = (group.group_id, request.salt, *request.token_ids[: p + 1])
 
-    @rule(prompt=tokens, salt=st.sampled_from([None, "a"]), chunk=st.integers(1, 14), keep_free=st.integers(0, 2))
+    @rule(prompt=prompts, salt=st.sampled_from([None, "a"]), chunk=st.integers(1, 14), keep_free=st.integers(0, 2))
     def admit(self, prompt, salt, chunk, keep_free):
         self.number += 1
         request = Tokens(self.kv, str(self.number), prompt, PrefixIdentity(cache_salt=salt))
@@ -107,4 +109,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestTraffic.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

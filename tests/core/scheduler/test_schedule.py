@@ -115,6 +115,13 @@ def test_no_more_run_at_once_than_allowed():
     assert [name for step in steps for name in (new.request_id for new in step.new_requests)] == list("01234")
 
 
+def test_no_more_run_at_once_than_a_step_has_tokens():
+    served = Served(new_scheduler(cache(64), max_num_batched_tokens=3, max_num_seqs=8))
+    served.add(*(new_request(str(i), [i, 1, 2]) for i in range(5)))
+    assert max(len(step.num_scheduled_tokens) for step in served.finish()) == 3
+    assert all(told.tokens == answer([i, 1, 2], 4) for i, told in enumerate(served.answers.values()))
+
+
 def test_priority_admits_the_lowest_first():
     served = Served(new_scheduler(cache(64), max_num_seqs=1, policy="priority"))
     served.add(*(new_request(name, [1, 2, 3], priority=p) for name, p in (("c", 5), ("a", -1), ("d", 5), ("b", 0))))

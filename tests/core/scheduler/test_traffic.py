@@ -10,18 +10,21 @@ from headstock.core.errors import CapacityError, InvalidInput
 from headstock.core.kv import BlockHasher
 from support.scheduling import Served, answer, cache, check_laws, new_request, new_scheduler
 
-prompts = st.lists(st.integers(0, 1), max_size=20)
+SHARED = [0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1]
+prompts = st.builds(
+    lambda shared, own: SHARED[:shared] + own, st.integers(0, 12), st.lists(st.integers(0, 1), max_size=8)
+)
 
 
 class Traffic(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(2, 16),
-        block_sizes=st.sampled_from([(1,), (2,), (4,), (2, 4), (4, 4)]),
+        block_sizes=st.sampled_from([(1,), (2,), (4,), (2, 4), (2, 3)]),
         caching=st.booleans(),
         collide=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]),
         seats=st.integers(1, 5),
-        budget=st.integers(0, 12),
+        budget=st.integers(1, 16),
         threshold=st.sampled_from([0, 0, 1, 3]),
         watermark=st.sampled_from([0.0, 0.2]),
     )
@@ -33,7 +36,7 @@ class Traffic(RuleBasedStateMachine):
             policy=policy,
             max_model_len=40,
             max_num_seqs=seats,
-            max_num_batched_tokens=seats + budget,
+            max_num_batched_tokens=budget,
             long_prefill_token_threshold=threshold,
             watermark=watermark,
         )

@@ -18,7 +18,6 @@ LIVE = [status for status in RequestStatus if not status.is_finished]
     [
         ("max_model_len", 1),
         ("max_num_batched_tokens", 0),
-        ("max_num_batched_tokens", 7),
         ("max_num_seqs", 0),
         ("policy", "lottery"),
         ("long_prefill_token_threshold", -1),
