@@ -4,7 +4,6 @@ from .devices import find_device, probe
 from .explanation import Candidate, Explanation, LayerGroup, explain
 from .figures import Estimate, ModelFigures, estimate
 from .listing import BackendRow, Listing, PluginRow, list_backends
-from .manifest import check_manifest, manifest_of
 from .policy import Policy, Rule, Wish
 from .policy_reader import read_policy
 from .profiles import PROFILES, Profile, profile
@@ -25,12 +24,10 @@ __all__ = [
     "Rule",
     "Selector",
     "Wish",
-    "check_manifest",
     "estimate",
     "explain",
     "find_device",
     "list_backends",
-    "manifest_of",
     "probe",
     "profile",
     "read_policy",

@@ -99,6 +99,6 @@ def allocate_caches(
                 most = num_blocks * limit // plane.elements
                 raise CapacityError(
                     f"backend {choice.backend} addresses at most {limit} elements of a KV plane; with {num_blocks} "
-                    f"blocks, {plane_name} of {name} has {plane.elements}. Use at most {most} blocks, or another backend."
+                    f"blocks, {plane_name} of {name} has {plane.elements}. Use at most {most}, or another backend."
                 )
     return {name: selection.layout.allocate(spec, num_blocks, device.torch_device) for name, spec in specs.items()}

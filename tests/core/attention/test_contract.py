@@ -1,37 +1,15 @@
-"""The contract itself: its signatures are a promise, its options are checked, its requirements are values."""
+"""Of the contract: what a backend must write, how options are checked, and requirements as values."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 
 import pytest
 
 from headstock.backends.reference import ReferenceBackend
-from headstock.core.attention import API_VERSION, AttentionBackend, Capabilities, Requirement, Workspace
+from headstock.core.attention import AttentionBackend, Capabilities, Requirement, Workspace
 from headstock.core.errors import InvalidInput
 from support.attention import CPU
-
-SIGNATURES = {
-    "capabilities": "(device: 'Device') -> 'Capabilities'",
-    "refusals": "(spec: 'AttentionSpec', device: 'Device') -> 'tuple[Mismatch, ...]'",
-    "availability": "() -> 'Availability'",
-    "__init__": "(self, spec: 'AttentionSpec', device: 'Device', limits: 'Limits', workspace: 'Workspace', "
-    "options: 'Any' = None) -> 'None'",
-    "bind": "(self, layer: 'LayerParams') -> 'None'",
-    "plan": "(self, batch: 'AttentionBatch') -> 'PlanT'",
-    "prepare": "(self, plan: 'PlanT') -> 'None'",
-    "write_kv": "(self, layer: 'LayerParams', key: 'Tensor', value: 'Tensor', kv_cache: 'KVCache', "
-    "slot_mapping: 'Tensor') -> 'None'",
-    "forward": "(self, layer: 'LayerParams', query: 'Tensor', *, key: 'Tensor | None', value: 'Tensor | None', "
-    "kv_cache: 'KVCache | None', plan: 'PlanT', out: 'Tensor', lse_out: 'Tensor | None' = None) -> 'None'",
-}
-
-
-def test_version_one_has_these_signatures() -> None:
-    assert API_VERSION == 1
-    found = {name: str(inspect.signature(getattr(AttentionBackend, name))) for name in SIGNATURES}
-    assert found == SIGNATURES
 
 
 def test_a_backend_of_capabilities_and_forward_is_complete() -> None:

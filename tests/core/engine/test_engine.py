@@ -177,7 +177,7 @@ def test_prompt_logprobs_do_not_depend_on_chunks_and_continue_into_the_answer(fo
     assert whole.prompt_logprobs[0] is None
     assert len(whole.prompt_logprobs) == len(prompt)
     # The logprob of a prompt's last token is that of the same token generated after the rest.
-    longer = prompt + [whole.outputs[0].token_ids[0]]
+    longer = [*prompt, whole.outputs[0].token_ids[0]]
     (scored,) = answers(engine, [longer], params)
     assert scored.prompt_logprobs is not None
     assert whole.outputs[0].logprobs is not None
