@@ -1,9 +1,9 @@
 """torch's fused attention over paged K and V: the automatic choice on CPUs.
 
 `scaled_dot_product_attention` knows neither pages nor ragged batches. So the step is cut into jobs: decode rows of
-similar length share one call, every other row has its own. K and V are read where they lie whenever they lie in one piece
-(a prompt without context, a run of consecutive blocks), and gathered otherwise. In decode rows the query heads of a KV
-head are folded into its query rows, so that K and V are read once for all of them.
+similar length share one call, every other row has its own. K and V are read where they lie whenever they lie in one
+piece (a prompt without context, a run of consecutive blocks), and gathered otherwise. In decode rows the query heads of
+a KV head are folded into its query rows, so that K and V are read once for all of them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class SdpaBackend(AttentionBackend[Plan]):
                 start = i + 1
 
     def _shared_job(self, batch: AttentionBatch, rows: Tensor, firsts: Tensor, ends: Tensor) -> Job:
-        """Decode rows in one call, padded to the longest: by a row's own last key, which is surely finite, and masked."""
+        """Decode rows in one call, padded to the longest by a row's own last key, which is finite and masked."""
         device = batch.seq_lens.device
         counts = ends - firsts
         width = int(counts.max())

@@ -1,4 +1,4 @@
-"""A random model of four layers, two of them with a window, in a folder like any other: engines start in milliseconds."""
+"""A random model of four layers, two of them with a window, in a folder like any other: engines start at once."""
 
 from __future__ import annotations
 
