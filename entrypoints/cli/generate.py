@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from . import options
-from .console import note, print_json, show_log
+from .console import note, print_json, read_stdin, show_log
 from .groups import grouped
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @grouped
 def generate(
     model: options.Model,
-    prompts: Annotated[list[str], Argument(metavar="PROMPT...", help="One prompt or more; - reads stdin.")],
+    prompts: Annotated[list[str], Argument(metavar="PROMPT", help="One prompt or more; - reads stdin.")],
     sampling: options.SamplingOptions,
     attention: options.AttentionOptions,
     engine: options.EngineOptions,
@@ -33,20 +33,22 @@ def generate(
 ) -> None:
     """Let MODEL answer each PROMPT.
 
-    The answer goes to stdout, streamed where there is one prompt; which backend computed it and why goes to stderr.
+    The answer goes to stdout, streamed where there is one prompt; which
+    backend computed it, and why, goes to stderr.
 
     Exit codes: 0 answered; 1 a request failed; 2 refused, with the reason.
     """
     show_log(verbose)
-    texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
+    texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     params, settings = sampling.params(), engine.settings()
     from ...core.engine import read_prompts
     from ..llm import LLM
 
     read_prompts(texts)  # a wrong prompt is told of before a model is loaded
     llm = LLM(model, **attention.wishes(), **settings)
-    for line in (*llm.attention.summary(), *llm.attention.notes):
-        note(line)
+    if not verbose:  # else the log has said it
+        for line in (*llm.attention.summary(), *llm.attention.notes):
+            note(line)
     asked: Sequence[Any] = [_conversation(llm, text) for text in texts] if chat else texts
     if json or params.n > 1 or len(asked) > 1:
         outputs = llm.generate(asked, params)
@@ -71,6 +73,7 @@ def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:
         sys.stdout.flush()
         printed = len(text)
     sys.stdout.write("\n")
+    sys.stdout.flush()
     assert last is not None  # a request that was accepted ends with an output
     return last
 
