@@ -179,4 +179,5 @@ def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = 
     if not math.isfinite(value):
         raise InvalidInput(name, f"must be finite, not {value}")
     if not low <= value <= high or (open_low and value == low):
-        raise InvalidInput(name, f"must be {'above' if open_low else 'at least'} {low} and at most {high}, not {value}")
+        least = f"{'above' if open_low else 'at least'} {low}"
+        raise InvalidInput(name, f"must be {least}{'' if high == math.inf else f' and at most {high}'}, not {value}")

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import get_args
 
 from ..attention import Device
 from ..errors import InvalidInput
 from ..scheduler.config import DEFAULT_BATCHED_TOKENS, DEFAULT_NUM_SEQS, Policy
+
+COUNT = 2**31 - 1
+"""Largest count of tokens or requests: positions and block ids are 32-bit."""
+BOUNDS = {
+    "block_size": (1, COUNT),
+    "max_num_batched_tokens": (1, COUNT),
+    "max_num_seqs": (1, COUNT),
+    "max_model_len": (2, COUNT),
+    "kv_cache_memory_bytes": (1, 2**63 - 1),
+    "long_prefill_token_threshold": (0, COUNT),
+    "seed": (-(2**63), 2**63 - 1),
+}
+"""Integer field → the least and the greatest it may be."""
+OPTIONAL = ("block_size", "max_num_batched_tokens", "max_model_len", "kv_cache_memory_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +50,20 @@ class EngineConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes"):
+        for name, (low, high) in BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InvalidInput(name, f"must be an integer of at least 1, not {value!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise InvalidInput("seed", f"must be an integer, not {self.seed!r}")
-        if not (math.isfinite(self.memory_utilization) and 0 < self.memory_utilization <= 1):
-            raise InvalidInput("memory_utilization", f"must be above 0 and at most 1, not {self.memory_utilization}")
+            if value is None and name in OPTIONAL:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidInput(name, f"must be an integer, not {value!r}")
+            if not low <= value <= high:
+                raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
+        share = self.memory_utilization
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise InvalidInput("memory_utilization", f"must be above 0 and at most 1, not {share!r}")
+        if self.scheduling_policy not in get_args(Policy):
+            known = ", ".join(get_args(Policy))
+            raise InvalidInput("scheduling_policy", f"must be one of {known}, not {self.scheduling_policy!r}")
 
     @property
     def batched_tokens(self) -> int:
