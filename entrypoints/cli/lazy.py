@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -9,6 +10,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from ...core.errors import HeadstockError
 
 GROUP = "headstock.commands"
 """Entry-point group of commands: name → a function with typer's annotations, or a `typer.Typer`."""
@@ -20,6 +23,7 @@ class Entry:
 
     help: str
     load: Callable[[], Any]
+    """The function or `typer.Typer`; raises `HeadstockError` where it cannot be had."""
 
 
 BUILT_IN = {
@@ -31,7 +35,10 @@ BUILT_IN = {
 
 def find_commands() -> dict[str, Entry]:
     """Built-in commands and those of the entry-point group, by name. A built-in name cannot be taken."""
-    found = {e.name: Entry(help=_summary(e), load=e.load) for e in metadata.entry_points(group=GROUP)}
+    offered: defaultdict[str, list[metadata.EntryPoint]] = defaultdict(list)
+    for point in _entry_points():
+        offered[point.name].append(point)
+    found = {name: _third_party(name, points) for name, points in offered.items()}
     for name, (target, text) in BUILT_IN.items():
         module, _, attribute = target.partition(":")
         found[name] = Entry(help=text, load=_loader(module, attribute))
@@ -42,12 +49,54 @@ def _loader(module: str, attribute: str) -> Callable[[], Any]:
     return lambda: getattr(import_module(module), attribute)
 
 
-def _summary(entry: metadata.EntryPoint) -> str:
-    """What the package says of itself; its code is not run for a help text."""
-    if entry.dist is None:
-        return entry.value
-    about = (entry.dist.metadata["Summary"] or "").rstrip(".")
-    return f"{about} ({entry.dist.name} {entry.dist.version}).".lstrip()
+def _entry_points() -> Iterator[metadata.EntryPoint]:
+    """Those of the group, each distribution read once. A package with broken metadata offers nothing here."""
+    seen: set[str] = set()
+    for dist in metadata.distributions():
+        try:
+            text = dist.read_text("entry_points.txt") or ""
+            if GROUP not in text or dist.name in seen:
+                continue
+            points = [point for point in dist.entry_points if point.group == GROUP]
+        except Exception:  # other people's files can be broken in any way, and the help is needed most then
+            continue
+        seen.add(dist.name)
+        yield from points
+
+
+def _third_party(name: str, points: list[metadata.EntryPoint]) -> Entry:
+    packages = sorted(_package(point) for point in points)
+    if len(points) > 1:
+        both = " and ".join(packages)
+        return Entry(help=f"Offered by {both}.", load=_refuse(f'command "{name}" is offered by {both}; uninstall one'))
+    (point,) = points
+    about = ((point.dist.metadata["Summary"] if point.dist else "") or "").rstrip(".")
+    return Entry(help=f"{about} ({packages[0]}).".lstrip(), load=lambda: _load(point))
+
+
+def _package(point: metadata.EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _refuse(problem: str) -> Callable[[], Any]:
+    def refuse() -> None:
+        raise HeadstockError(problem)
+
+    return refuse
+
+
+def _load(point: metadata.EntryPoint) -> Any:
+    """Import another package's command, unless the user keeps that package out."""
+    from ...plugins import Failure, Guard, read_switches
+
+    switches = read_switches()
+    what = f'command "{point.name}" of {_package(point)}'
+    if objection := switches.objection(point.dist.name if point.dist else ""):
+        raise HeadstockError(f"{what} is not run: {objection}")
+    loaded = Guard(strict=switches.strict).attempt(point.load)
+    if isinstance(loaded, Failure):
+        raise HeadstockError(f"{what} cannot be loaded: {loaded}")
+    return loaded
 
 
 class LazyCommand(TyperCommand):
