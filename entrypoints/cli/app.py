@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -54,10 +55,14 @@ def main() -> None:
     """Run the command line. Errors raised on purpose are printed without a traceback and end in exit code 2."""
     # Before torch is imported: OpenMP threads that spin while they wait slow to a crawl beside another busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an answer may hold characters that the terminal's encoding lacks
     try:
         app()
     except HeadstockError as error:
         _fail(str(error))
+    except MemoryError as error:
+        _fail(f"not enough memory: {error}")
     except KeyboardInterrupt:
         _fail("interrupted", EXIT_INTERRUPTED)
 

@@ -20,9 +20,10 @@ def backends(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """List all backends with version, package, verdict and reasons, the automatic order first.
+    """List all backends with package, version, verdict and reasons, in automatic order.
 
-    `available` runs here for some model; what a given model gets is what `headstock explain MODEL` says.
+    `available` means that it runs here for some model; which backend a model
+    gets is said by: headstock explain MODEL
     """
     show_log(verbose)
     from ...selector import Selector, find_device, list_backends

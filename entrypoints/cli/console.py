@@ -16,15 +16,15 @@ def note(text: str) -> None:
 
 
 def show_log(verbose: bool) -> None:
-    """Warnings on stderr; with `verbose` also what the engine reports of itself."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr
-    )
+    """Warnings on stderr; with `verbose` also what the engine, and nobody else, reports of itself."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("headstock").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 def print_json(document: Any) -> None:
     """The one document of a command called with ``--json``."""
-    json.dump(document, sys.stdout, ensure_ascii=False, indent=2, default=str)
+    unicode = (sys.stdout.encoding or "").casefold().startswith("utf")
+    json.dump(document, sys.stdout, ensure_ascii=not unicode, indent=2, default=str)
     sys.stdout.write("\n")
 
 
@@ -35,7 +35,17 @@ def size_in_bytes(name: str, text: str | None) -> int | None:
     number = text.strip().upper().removesuffix("B").removesuffix("I")
     power = "KMGT".find(number[-1:]) + 1 if number[-1:] else 0
     try:
-        value = float(number[:-1] if power else number)
-        return int(value * 1024**power)
+        value = int(float(number[:-1] if power else number) * 1024**power)
     except (ValueError, OverflowError):
-        raise InvalidInput(name, f"{text!r} is not a size such as 512M or 4GiB") from None
+        value = 0
+    if value < 1:
+        raise InvalidInput(name, f"{text!r} is not a size such as 512M or 4GiB")
+    return value
+
+
+def read_stdin() -> str:
+    """All of stdin; raises `InvalidInput` where it is no text."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidInput("prompt", f"stdin is not {error.encoding}: {error.reason} at byte {error.start}") from error

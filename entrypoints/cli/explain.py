@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ...core.attention import Device
     from ...core.model import ModelConfig
-    from ...selector import Estimate, Explanation, LayerGroup, ModelFigures
+    from ...selector import Estimate, Explanation, LayerGroup, ModelFigures, Policy
 
 EXIT_NOTHING_FITS = 1
 
@@ -25,7 +25,8 @@ def explain(
     model: options.Model,
     attention: options.AttentionOptions,
     device: Annotated[
-        str | None, Option(help="A device here (cpu, cuda:1) or a profile such as mi300x; else the best here.")
+        str | None,
+        Option(help="A device here (cpu, cuda:1) or a profile such as mi300x; else the best here.", metavar="NAME"),
     ] = None,
     block_size: Annotated[int | None, Option(min=1, help="Tokens a KV block (16, or what the backends take).")] = None,
     dtype: Annotated[str, Option(help="auto, float32, bfloat16, float16, float64.")] = "auto",
@@ -33,10 +34,11 @@ def explain(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Explain which backend each layer of MODEL gets, and every reason against every other.
+    """Explain which backend each layer of MODEL gets, and what speaks against others.
 
-    Only the model's configuration is read, no weights. Also says what fits into the device's memory and how fast its
-    bandwidth and arithmetic allow the model to be.
+    Only the model's configuration is read, no weights. Also says what fits
+    into the device's memory, and how fast its bandwidth and arithmetic allow
+    the model to be.
 
     Exit codes: 0 every layer gets a backend; 1 none fits; 2 refused, with the reason.
     """
@@ -47,7 +49,10 @@ def explain(
     from ..compose import installed_plugins
 
     plugins = installed_plugins()
-    selector = Selector(plugins, read_policy(**attention.wishes()))
+    policy = read_policy(**attention.wishes())
+    for name in _named(policy):
+        plugins.backends.find(name)  # that one does not fit is an answer; that nobody offers it is wrong input
+    selector = Selector(plugins, policy)
     target = find_device(device, plugins.hooks)
     config = read_config(resolve_model(model, weights=False).path)
     dtype = resolve_dtype(dtype, config, target)
@@ -65,6 +70,15 @@ def explain(
         _print(model, explanation)
     if not explanation.fits:
         raise Exit(EXIT_NOTHING_FITS)
+
+
+def _named(policy: Policy) -> list[str]:
+    """The backends that are asked for."""
+    from ...plugins.names import AUTO, key
+
+    everywhere = policy.environment if key(policy.flag) == AUTO else policy.flag
+    names = [everywhere, *(name for rule in policy.rules for name in rule.backends.values())]
+    return [name for name in names if name and key(name) != AUTO]
 
 
 def _model_figures(config: ModelConfig, dtype: str) -> ModelFigures:

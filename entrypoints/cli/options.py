@@ -29,7 +29,8 @@ class SamplingOptions:
     min_p: Annotated[float, Option(help="Least share of the likeliest's.", rich_help_panel=SAMPLING)] = 0.0
     repetition_penalty: Annotated[float, Option(help="Above 1: repeat less.", rich_help_panel=SAMPLING)] = 1.0
     stop: Annotated[
-        list[str] | None, Option(help="Text that ends the answer; may be repeated.", rich_help_panel=SAMPLING)
+        list[str] | None,
+        Option(help="Text that ends the answer; may be repeated.", metavar="TEXT", rich_help_panel=SAMPLING),
     ] = None
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=SAMPLING)] = (
         False
@@ -87,14 +88,10 @@ class EngineOptions:
     block_size: Annotated[
         int | None, Option(help="Tokens a KV block (16, or what the backends take).", rich_help_panel=ENGINE)
     ] = None
-    enable_prefix_caching: Annotated[
-        bool,
-        Option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="Reuse the KV of shared prefixes.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = True
+    enable_prefix_caching: Annotated[bool, Option("--enable-prefix-caching", hidden=True)] = True
+    no_enable_prefix_caching: Annotated[
+        bool, Option("--no-enable-prefix-caching", help="Compute shared prefixes each time.", rich_help_panel=ENGINE)
+    ] = False
     max_num_batched_tokens: Annotated[
         int | None, Option(help=f"Tokens a step ({DEFAULT_BATCHED_TOKENS}).", rich_help_panel=ENGINE)
     ] = None
@@ -104,12 +101,14 @@ class EngineOptions:
     ] = None
     dtype: Annotated[str, Option(help="auto, float32, bfloat16, float16, float64.", rich_help_panel=ENGINE)] = "auto"
     kv_cache_memory: Annotated[
-        str | None, Option(help="Size of the KV cache, e.g. 512M (measured).", rich_help_panel=ENGINE)
+        str | None, Option(help="Size of the KV cache, e.g. 512M (measured).", metavar="SIZE", rich_help_panel=ENGINE)
     ] = None
     seed: Annotated[int, Option(help="Of sampling.", rich_help_panel=ENGINE)] = 0
 
     def settings(self) -> dict[str, Any]:
         """As `LLM` takes them."""
         values = asdict(self)
-        memory = values.pop("kv_cache_memory")
-        return values | {"kv_cache_memory_bytes": size_in_bytes("kv_cache_memory", memory)}
+        values["kv_cache_memory_bytes"] = size_in_bytes("kv_cache_memory", values.pop("kv_cache_memory"))
+        # Two options, because rich cuts the names of a switch with two long ones short; on is the default anyway.
+        values["enable_prefix_caching"] = not values.pop("no_enable_prefix_caching")
+        return values
