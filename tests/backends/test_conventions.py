@@ -56,6 +56,13 @@ def test_a_window_of_w_sees_w_keys(backend: Backend, window: int, chunks: tuple[
     assert_close(out, [(max(0, i - window + 1) + i) / 2 for i in range(9)])
 
 
+@pytest.mark.parametrize("chunks", [(2,) + (1,) * 10, (7,) + (1,) * 5, (4, 3) + (1,) * 5, (4, 3, 5)], ids=str)
+def test_a_window_moves_on_with_every_step(backend: Backend, chunks: tuple[int, ...]) -> None:
+    spec = uniform_spec(window=model_window(4))
+    out = chunked(backend, uniform_probe(spec, [12]), chunks, zeros(spec, 12))
+    assert_close(out, [(max(0, p - 3) + p) / 2 for p in range(12)])
+
+
 def test_a_window_as_long_as_the_sequence_is_no_window(backend: Backend) -> None:
     queries = torch.randn(9, 2, 64, generator=torch.Generator().manual_seed(3))
     outs = [
