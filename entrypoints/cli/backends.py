@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .console import note, print_json, show_log
+from .console import note, print_json, print_table, show_log
 
 if TYPE_CHECKING:
     from ...selector import Listing
@@ -38,15 +38,9 @@ def backends(
 
 
 def _print(listing: Listing) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     note(f"device: {listing.device.name} ({listing.device.platform}, {listing.device.arch})")
-    table = Table(box=None, pad_edge=False)
-    for column in ("rank", "backend", "verdict", "package", "also called", "why"):
-        table.add_column(column, overflow="fold")
-    for row in listing.backends:
-        table.add_row(
+    rows = [
+        (
             "" if row.rank is None else str(row.rank),
             row.name,
             row.verdict,
@@ -54,8 +48,10 @@ def _print(listing: Listing) -> None:
             ", ".join(row.aliases),
             "; ".join(row.reasons),
         )
-    for row in listing.plugins:
-        table.add_row(
-            "", f"{row.name} (hooks)", row.verdict, f"{row.distribution} {row.version}", "", "; ".join(row.reasons)
-        )
-    Console(soft_wrap=False).print(table)
+        for row in listing.backends
+    ]
+    rows += [
+        ("", f"{row.name} (hooks)", row.verdict, f"{row.distribution} {row.version}", "", "; ".join(row.reasons))
+        for row in listing.plugins
+    ]
+    print_table(("rank", "backend", "verdict", "package", "also called", "why"), rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from ...core.errors import InvalidInput
@@ -26,6 +27,20 @@ def print_json(document: Any) -> None:
     unicode = (sys.stdout.encoding or "").casefold().startswith("utf")
     json.dump(document, sys.stdout, ensure_ascii=not unicode, indent=2, default=str)
     sys.stdout.write("\n")
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Rows under headings, folded to the terminal's width. Cells are plain text, whatever brackets they hold."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
 
 
 def size_in_bytes(name: str, text: str | None) -> int | None:

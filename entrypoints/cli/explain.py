@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Exit, Option
 
 from . import options
-from .console import note, print_json, show_log
+from .console import note, print_json, print_table, show_log
 from .groups import grouped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ...core.attention import Device
     from ...core.model import ModelConfig
     from ...selector import Estimate, Explanation, LayerGroup, ModelFigures, Policy
@@ -94,41 +92,35 @@ def _model_figures(config: ModelConfig, dtype: str) -> ModelFigures:
 
 
 def _print(model: str, explanation: Explanation) -> None:
-    from rich.console import Console
-
-    console = Console()
-    console.print(f"[bold]{model}[/bold] on {_describe(explanation.device)}", highlight=False)
+    print(f"{model} on {_describe(explanation.device)}")
     for group in explanation.groups:
-        console.print()
-        _print_group(console, group)
-    console.print()
-    if explanation.error:
-        console.print(explanation.error, highlight=False, markup=False)
-    else:
-        console.print(f"block size {explanation.block_size}, layout {explanation.layout}", highlight=False)
-    for line in explanation.notes:
-        console.print(line, highlight=False, markup=False)
+        _print_group(group)
+    size = f"block size {explanation.block_size}, layout {explanation.layout}"
+    print("", explanation.error or size, *explanation.notes, sep="\n")
     if explanation.estimate:
-        console.print(_figures(explanation.estimate), highlight=False, markup=False)
+        print(_figures(explanation.estimate))
     if explanation.device.assumed:
         note(f"{explanation.device.name} is a profile: its library versions are assumed ({_libraries(explanation)})")
 
 
-def _print_group(console: Console, group: LayerGroup) -> None:
-    from rich.table import Table
-
+def _print_group(group: LayerGroup) -> None:
     spec = group.spec
-    title = f"{len(group.layers)} layers ({group.layers[0]}{' …' if len(group.layers) > 1 else ''})"
-    shape = f"heads {spec.num_heads}/{spec.num_kv_heads}/{spec.head_size}, {spec.dtype}, KV {spec.kv_format}"
     window = f", window {spec.window[0] + 1}" if spec.window else ""
-    table = Table(title=f"{title}: {shape}{window}", title_justify="left", box=None, pad_edge=False)
-    for column in ("rank", "backend", "verdict", "package", "why"):
-        table.add_column(column, overflow="fold")
-    for candidate in group.candidates:
-        why = "; ".join(candidate.reasons) or (group.origin or "" if candidate.verdict == "chosen" else "")
-        rank = "" if candidate.rank is None else str(candidate.rank)
-        table.add_row(rank, candidate.backend, candidate.verdict, candidate.distribution, why)
-    console.print(table)
+    print(
+        f"\n{len(group.layers)} layers ({group.layers[0]}{' …' if len(group.layers) > 1 else ''}): "
+        f"heads {spec.num_heads}/{spec.num_kv_heads}/{spec.head_size}, {spec.dtype}, KV {spec.kv_format}{window}"
+    )
+    rows = [
+        (
+            "" if candidate.rank is None else str(candidate.rank),
+            candidate.backend,
+            candidate.verdict,
+            candidate.distribution,
+            "; ".join(candidate.reasons) or (group.origin or "" if candidate.verdict == "chosen" else ""),
+        )
+        for candidate in group.candidates
+    ]
+    print_table(("rank", "backend", "verdict", "package", "why"), rows)
 
 
 def _describe(device: Device) -> str:
