@@ -40,19 +40,20 @@ def write_distribution(
     *,
     backends: Mapping[str, str] | None = None,
     hooks: Mapping[str, str] | None = None,
+    commands: Mapping[str, str] | None = None,
     modules: Mapping[str, str] | None = None,
     requires: Iterable[str] = (),
     info: str = "",
 ) -> Path:
     """Put a distribution into `site` as pip would leave it; returns its metadata folder, which `info` can name.
 
-    `backends` and `hooks` are entry points, name → target; `modules` are sources by name.
+    `backends`, `hooks` and `commands` are entry points, name → target; `modules` are sources by name.
     """
     folder = site / (info or f"{name.replace('-', '_')}-{version}.dist-info")
     folder.mkdir(parents=True)
     text = metadata_text(name, version, requires)
     (folder / ("PKG-INFO" if folder.suffix == ".egg-info" else "METADATA")).write_text(text)
-    groups = {"headstock.backends": backends or {}, "headstock": hooks or {}}
+    groups = {"headstock.backends": backends or {}, "headstock": hooks or {}, "headstock.commands": commands or {}}
     lines = [
         line for group, points in groups.items() if points for line in (f"[{group}]", *map(" = ".join, points.items()))
     ]
