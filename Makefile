@@ -7,12 +7,15 @@ VENV ?= .venv
 TORCH_INDEX ?=
 MODEL ?= smollm2
 PROMPT ?= Explain in two sentences why the sky is blue.
+# The tests run in JOBS processes of one thread each; a file's tests stay together, since they share a loaded model.
+JOBS ?= 2
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 # setuptools comes from constraints.txt, not from a build environment that would take the newest.
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 METADATA := pyproject.toml constraints.txt core/version.py
 
 .DEFAULT_GOAL := help
@@ -43,11 +46,11 @@ demo: $(VENV)/.installed ## make .venv, install, and let a small model answer th
 
 .PHONY: test
 test: lint ## lint, type check and run the tests; what .ci/run runs
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 .PHONY: test-heavy
 test-heavy: $(VENV)/.installed-dev ## run the tests that take too long for every run
-	$(BIN)/python -m pytest -m "heavy and not gpu" --timeout 3600 $(PYTEST_ARGS)
+	$(PYTEST) -m "heavy and not gpu" --timeout 3600 $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## ruff and pyright
