@@ -129,11 +129,17 @@ class BlockPool:
     def cache_full_blocks(
         self, group: int, table: Sequence[int], keys: Sequence[BlockKey], start: int, end: int
     ) -> None:
-        """Make blocks `start` to `end` (exclusive) of a request's table findable under their `keys`."""
+        """Make blocks `start` to `end` (exclusive) of a request's table findable under their `keys`.
+
+        Where the block before was forgotten, those after it cannot be found and are left out.
+        """
         if self.index is None:
             return
         for i in range(start, end):
-            self.index.insert(group, keys[i], table[i], table[i - 1] if i else None)
+            parent = table[i - 1] if i else None
+            if parent is not None and parent not in self.index:
+                return
+            self.index.insert(group, keys[i], table[i], parent)
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Make these blocks' content unfindable; who owns them keeps them."""

@@ -226,8 +226,8 @@ class Scheduler:
 
     def _take(self, request: Request, result: ModelRunnerOutput) -> EngineCoreOutput | None:
         request_id = request.request_id
-        sampled = result.sampled_token_ids.get(request_id, ())
         failure = result.failures.get(request_id)
+        sampled = () if failure is not None else result.sampled_token_ids.get(request_id, ())
         if failure is None and bool(sampled) != (request.num_computed_tokens == request.num_tokens):
             raise HeadstockError(
                 f"request {request_id}: the model runner gave {len(sampled)} tokens after computing "

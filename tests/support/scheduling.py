@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headstock.core.kv import FULL_RETENTION, KVCacheConfig, KVCacheManager, KVGroupSpec
 from headstock.core.params import SamplingParams
@@ -194,6 +194,16 @@ class Served:
         self.tell(self.scheduler.update_from_output(step, self.runner.run(step)))
         check_laws(self.scheduler)
         return step
+
+    def fail(self, name: str, why: str) -> None:
+        """One step in which no token can be sampled for a request."""
+        step = self.scheduler.schedule()
+        done = self.runner.run(step)
+        sampled = {other: tokens for other, tokens in done.sampled_token_ids.items() if other != name}
+        self.tell(
+            self.scheduler.update_from_output(step, replace(done, sampled_token_ids=sampled, failures={name: why}))
+        )
+        check_laws(self.scheduler)
 
     def tell(self, outputs: Iterable[EngineCoreOutput]) -> None:
         for output in outputs:

@@ -121,6 +121,15 @@ def test_a_reset_waits_until_nobody_holds_a_block():
     assert pool.num_free_blocks == 5
 
 
+def test_forgotten_blocks_keep_their_owner_and_end_the_prefix():
+    pool, table = pool_with_cached()
+    table += pool.get_new_blocks(1)
+    pool.forget([table[2]])
+    pool.cache_full_blocks(0, table, chain_keys(range(8)), 3, 4)
+    assert pool.index.match(0, chain_keys(range(8))) == table[:2]
+    assert pool.ref_counts[1:5] == [1, 1, 1, 1]
+
+
 def test_without_an_index_nothing_is_cached():
     pool = BlockPool(4)
     table = pool.get_new_blocks(2)

@@ -87,6 +87,54 @@ def test_a_runner_that_samples_amid_a_prompt_is_found_out():
         scheduler.update_from_output(scheduler.schedule(), ModelRunnerOutput(sampled_token_ids={"r": (1,)}))
 
 
+class TestFailure:
+    """A request for which no token could be sampled ends alone."""
+
+    def test_it_ends_with_its_reason_and_the_others_go_on(self):
+        served = Served(new_scheduler(cache(16)))
+        served.add(new_request("bad", range(6)), new_request("good", range(20, 26)))
+        served.fail("bad", "no token is allowed")
+        served.finish()
+        assert served.answers["bad"].tokens == []
+        assert served.answers["bad"].finish_reason == "error"
+        assert served.answers["bad"].last.error == "no token is allowed"
+        assert served.answers["good"].tokens == answer(range(20, 26), 4)
+
+    def test_amid_a_prompt(self):
+        served = Served(new_scheduler(cache(16), max_num_batched_tokens=8))
+        served.add(new_request("bad", range(20)))
+        served.fail("bad", "broken")
+        assert served.answers["bad"].finish_reason == "error"
+        assert not served.scheduler.has_unfinished
+
+    def test_tokens_beside_a_failure_are_dropped(self):
+        scheduler = new_scheduler(cache(16))
+        scheduler.add(new_request("r", range(6)))
+        result = ModelRunnerOutput(sampled_token_ids={"r": (1,)}, failures={"r": "broken"})
+        (output,) = scheduler.update_from_output(scheduler.schedule(), result)
+        assert (output.new_token_ids, output.finish_reason, output.error) == ((), "error", "broken")
+
+    def test_nobody_finds_what_it_computed(self):
+        served = Served(new_scheduler(cache(16)))
+        served.add(new_request("bad", range(9)))
+        served.fail("bad", "broken")
+        served.add(new_request("again", range(9)))
+        served.finish()
+        assert served.answers["again"].last.num_cached_tokens == 0
+        assert served.answers["again"].tokens == answer(range(9), 4)
+
+    def test_who_shares_its_prefix_goes_on_and_fills_more_blocks(self):
+        served = Served(new_scheduler(cache(32)))
+        served.add(new_request("bad", range(8), max_tokens=9), new_request("good", [*range(8), 1], max_tokens=12))
+        served.step()
+        served.fail("bad", "broken")
+        served.finish()
+        assert served.answers["good"].tokens == answer([*range(8), 1], 12)
+        served.add(new_request("again", [*range(8), 1], max_tokens=12))
+        served.finish()
+        assert served.answers["again"].tokens == answer([*range(8), 1], 12)
+
+
 class TestAbort:
     def serve_three(self):
         """One that runs, one that waits, and one that was preempted."""

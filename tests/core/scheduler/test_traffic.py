@@ -107,6 +107,13 @@ class Traffic(RuleBasedStateMachine):
         assert told == self.expected[name][0][: len(told)]
         assert scheduler.abort([name]) == []
 
+    @rule(data=st.data())
+    def fail(self, data):
+        if not self.owed():
+            return
+        self.served.fail(data.draw(st.sampled_from(self.owed()), label="request"), "broken")
+        self.check_finished()
+
     @rule()
     def reset(self):
         self.served.scheduler.reset_prefix_cache()
