@@ -154,12 +154,15 @@ class LLM:
         waiting = set(ids)
         try:
             while waiting:
-                for request_id in waiting & self._news.keys():
+                ready = waiting & self._news.keys()
+                for request_id in ready:
                     output = self._news.pop(request_id)
                     if output.finished:
                         waiting.discard(request_id)
                     yield output
-                if waiting:
+                if not ready:
+                    if not self.engine.has_unfinished_requests():
+                        return  # somebody else has ended them
                     self._news.update((output.request_id, output) for output in self.engine.step())
         finally:
             self.engine.abort_request(waiting)

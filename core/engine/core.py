@@ -32,18 +32,19 @@ class EngineCore:
             logger.info("%s", line)
         size = self.selection.block_size
         specs = {name: replace(spec, block_size=size) for name, spec in wanted.items()}
+        tokens = min(config.batched_tokens, config.max_num_seqs * length)  # buffers are made for the largest step
         worker_config = WorkerConfig(
             device=config.device,
             dtype=dtype,
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.batched_tokens,
+            max_num_batched_tokens=tokens,
             max_model_len=length,
             kv_cache_memory_bytes=config.kv_cache_memory_bytes,
             memory_utilization=config.memory_utilization,
         )
         scheduler_config = SchedulerConfig(
             max_model_len=length,
-            max_num_batched_tokens=config.batched_tokens,
+            max_num_batched_tokens=tokens,
             max_num_seqs=config.max_num_seqs,
             policy=config.scheduling_policy,
             long_prefill_token_threshold=config.long_prefill_token_threshold,

@@ -198,6 +198,12 @@ class TestStream:
         assert tokens([last, *between]) == expected
         assert_idle(llm)
 
+    def test_it_ends_when_somebody_else_ends_the_request(self, llm):
+        stream = llm.stream(TEXT, GREEDY)
+        llm.engine.abort_request([next(stream).request_id])
+        assert list(stream) == []
+        assert_idle(llm)
+
     def test_a_wrong_prompt_is_refused_when_it_is_first_read(self, llm):
         with pytest.raises(InvalidInput, match="prompt: is empty"):
             next(llm.stream("", GREEDY))
@@ -320,6 +326,12 @@ def test_a_value_on_the_edge_is_taken(llm, field, value):
     params = SamplingParams(**{"temperature": 0.7, "max_tokens": 2, "ignore_eos": True, field: value})
     (output,) = ask(llm, [[0, 266] * 125], params)
     assert output.outputs[0].finish_reason in ("length", "stop")
+
+
+def test_room_for_more_tokens_a_step_than_there_can_be_costs_nothing(tiny):
+    llm = LLM(tiny, max_num_batched_tokens=2**31 - 1)
+    assert llm.engine.core.scheduler.config.max_num_batched_tokens == 256 * 256
+    assert len(ask(llm, TEXT)) == 1
 
 
 SETTINGS = {
