@@ -18,10 +18,10 @@ hashers = {"sha256": BlockHasher(), "constant": BlockHasher(lambda parent, token
 
 class Traffic(RuleBasedStateMachine):
     @initialize(
-        num_blocks=st.integers(2, 14),
+        num_blocks=st.integers(3, 16),
         block_sizes=st.sampled_from([(1,), (2,), (3,), (2, 4), (2, 3), (2, 2)]),
         hasher=st.sampled_from(sorted(hashers)),
-        caching=st.booleans(),
+        caching=st.sampled_from([True, True, True, False]),
     )
     def start(self, num_blocks, block_sizes, hasher, caching):
         self.kv = cache(num_blocks, block_sizes, hasher=hashers[hasher], enable_prefix_caching=caching)
@@ -36,25 +36,27 @@ class Traffic(RuleBasedStateMachine):
                 slot = (table[p // group.block_size], p % group.block_size)
                 self.memory[slot] = (group.group_id, request.salt, *request.token_ids[: p + 1])
 
-    @rule(prompt=prompts, salt=st.sampled_from([None, "a"]), chunk=st.integers(1, 14), keep_free=st.integers(0, 2))
-    def admit(self, prompt, salt, chunk, keep_free):
-        self.number += 1
-        request = Tokens(self.kv, str(self.number), prompt, PrefixIdentity(cache_salt=salt))
-        request.salt = salt
-        before = self.kv.pool.num_free_blocks, list(self.kv.pool.free_queue), list(self.kv.pool.ref_counts)
-        hit = request.hit()
-        assert hit.num_tokens < len(prompt)
-        count = min(chunk, len(prompt) - hit.num_tokens)
-        if request.start(count, keep_free=keep_free) is None:
-            assert before == (
-                self.kv.pool.num_free_blocks,
-                list(self.kv.pool.free_queue),
-                list(self.kv.pool.ref_counts),
-            )
-            return
-        assert self.kv.pool.num_free_blocks >= keep_free
-        self.compute(request, hit.num_tokens, hit.num_tokens + count)
-        self.live.append(request)
+    @rule(
+        several=st.lists(prompts, min_size=1, max_size=4),
+        salt=st.sampled_from([None, None, "a"]),
+        chunk=st.integers(1, 14),
+        keep_free=st.sampled_from([0, 0, 0, 1, 2]),
+    )
+    def admit(self, several, salt, chunk, keep_free):
+        for prompt in several:
+            self.number += 1
+            request = Tokens(self.kv, str(self.number), prompt, PrefixIdentity(cache_salt=salt))
+            request.salt = salt
+            before = list(self.kv.pool.free_queue), list(self.kv.pool.ref_counts)
+            hit = request.hit()
+            assert hit.num_tokens < len(prompt)
+            count = min(chunk, len(prompt) - hit.num_tokens)
+            if request.start(count, keep_free=keep_free) is None:
+                assert before == (list(self.kv.pool.free_queue), list(self.kv.pool.ref_counts))
+                continue
+            assert self.kv.pool.num_free_blocks >= keep_free
+            self.compute(request, hit.num_tokens, hit.num_tokens + count)
+            self.live.append(request)
 
     @rule(data=st.data(), chunk=st.integers(1, 6))
     def grow(self, data, chunk):
@@ -71,17 +73,16 @@ class Traffic(RuleBasedStateMachine):
         if self.live:
             data.draw(st.sampled_from(self.live), label="request").append(*more)
 
-    @rule(data=st.data())
-    def end(self, data):
-        if not self.live:
-            return
-        request = data.draw(st.sampled_from(self.live), label="request")
-        self.live.remove(request)
-        computed = request.num_computed_tokens
-        request.end()
-        if self.kv.enable_prefix_caching:
-            usable = min(computed, request.num_tokens - 1)
-            assert request.hit().num_tokens >= usable - usable % self.kv._alignment
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def end(self, data, count):
+        for _ in range(min(count, len(self.live))):
+            request = data.draw(st.sampled_from(self.live), label="request")
+            self.live.remove(request)
+            computed = request.num_computed_tokens
+            request.end()
+            if self.kv.enable_prefix_caching:
+                usable = min(computed, request.num_tokens - 1)
+                assert request.hit().num_tokens >= usable - usable % self.kv._alignment
 
     @rule()
     def reset(self):
@@ -109,4 +110,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestTraffic.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

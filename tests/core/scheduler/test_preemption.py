@@ -171,6 +171,18 @@ def test_a_request_that_is_its_own_victim_does_not_stop_those_behind_it():
     assert served.answers["high"].tokens == answer(range(20, 25), 4)
 
 
+def test_nobody_is_admitted_into_a_step_that_took_blocks_from_others():
+    served = Served(new_scheduler(cache(7)))
+    served.add(new_request("a", range(9), max_tokens=8), new_request("b", range(50, 59), max_tokens=8))
+    while not served.scheduler.stats().num_preemptions:
+        served.add(new_request(f"small {served.scheduler.stats().num_steps}", [1], max_tokens=1))
+        step = served.step()
+    assert step.preempted_request_ids == ("b",)
+    assert served.scheduler.kv.pool.num_free_blocks > 0
+    assert step.new_requests == ()
+    served.finish()
+
+
 def test_preempted_requests_keep_their_order():
     served = Served(new_scheduler(cache(10)))
     served.add(*(new_request(name, range(i * 10, i * 10 + 8), max_tokens=16) for i, name in enumerate("abcd")))

@@ -11,24 +11,34 @@ from headstock.core.kv import BlockHasher
 from support.scheduling import Served, answer, cache, check_laws, new_request, new_scheduler
 
 SHARED = [0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1]
-prompts = st.builds(
-    lambda shared, own: SHARED[:shared] + own, st.integers(0, 12), st.lists(st.integers(0, 1), max_size=8)
+wishes = st.fixed_dictionaries(
+    {
+        "shared": st.integers(0, 12),
+        "own": st.lists(st.integers(0, 1), max_size=6),
+        "max_tokens": st.integers(1, 16),
+        "eos": st.booleans(),
+        "priority": st.integers(0, 2),
+        "salt": st.sampled_from([None, None, "a"]),
+        "logprobs": st.booleans(),
+    }
 )
+"""What a request is made of; prompts share prefixes, so that they meet in the cache."""
 
 
 class Traffic(RuleBasedStateMachine):
     @initialize(
-        num_blocks=st.integers(2, 16),
+        capacity=st.integers(6, 48),
         block_sizes=st.sampled_from([(1,), (2,), (4,), (2, 4), (2, 3)]),
-        caching=st.booleans(),
+        caching=st.sampled_from([True, True, False]),
         collide=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]),
-        seats=st.integers(1, 5),
-        budget=st.integers(1, 16),
+        seats=st.integers(2, 6),
+        budget=st.integers(2, 24),
         threshold=st.sampled_from([0, 0, 1, 3]),
-        watermark=st.sampled_from([0.0, 0.2]),
+        watermark=st.sampled_from([0.0, 0.0, 0.2]),
     )
-    def start(self, num_blocks, block_sizes, caching, collide, policy, seats, budget, threshold, watermark):
+    def start(self, capacity, block_sizes, caching, collide, policy, seats, budget, threshold, watermark):
+        num_blocks = 1 + sum(-(-capacity // size) for size in block_sizes)
         hasher = BlockHasher(lambda parent, token_ids, extra: b"") if collide else None
         kv = cache(num_blocks, block_sizes, enable_prefix_caching=caching, hasher=hasher)
         scheduler = new_scheduler(
@@ -44,17 +54,14 @@ class Traffic(RuleBasedStateMachine):
         self.expected = {}
         self.number = 0
 
-    @rule(
-        prompt=prompts,
-        max_tokens=st.integers(1, 12),
-        eos=st.booleans(),
-        priority=st.integers(0, 2),
-        salt=st.sampled_from([None, "a"]),
-        logprobs=st.booleans(),
-    )
-    def add(self, prompt, max_tokens, eos, priority, salt, logprobs):
-        self.number += 1
-        name = str(self.number)
+    @rule(several=st.lists(wishes, min_size=1, max_size=5))
+    def add(self, several):
+        for wish in several:
+            self.number += 1
+            self.add_one(str(self.number), **wish)
+
+    def add_one(self, name, *, shared, own, max_tokens, eos, priority, salt, logprobs):
+        prompt = SHARED[:shared] + own
         eos_ids = tuple(range(0, 50, 9)) if eos else ()
         wanted = {"prompt_logprobs": 0, "logprobs": 0} if logprobs else {}
         request = new_request(
@@ -67,8 +74,7 @@ class Traffic(RuleBasedStateMachine):
             arrival_time=float(self.number // 2),
             **wanted,
         )
-        scheduler = self.served.scheduler
-        capacity = scheduler.kv.config.max_tokens
+        capacity = self.served.scheduler.kv.max_tokens
         try:
             self.served.add(request)
         except InvalidInput:
@@ -135,4 +141,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTraffic.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
