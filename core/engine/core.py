@@ -11,7 +11,7 @@ from ..errors import InvalidInput
 from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
 from ..model import ModelConfig, ModelFolder, resolve_dtype
 from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
-from ..scheduler.output import EngineCoreOutput, EngineRequest
+from ..scheduler.output import EngineCoreOutput, EngineRequest, ModelRunnerOutput
 from ..worker.worker import Worker, WorkerConfig
 from .config import EngineConfig
 
@@ -61,6 +61,8 @@ class EngineCore:
             scheduler_config, KVCacheManager(self.kv_config, enable_prefix_caching=config.enable_prefix_caching)
         )
         self.max_model_len = scheduler_config.max_model_len
+        self._failed: list[EngineCoreOutput] = []
+        """Last news of requests whose step raised."""
 
     def _size_cache(self, length: int) -> KVCacheConfig:
         """As many blocks as the budget holds, and never more than all requests can use."""
@@ -82,16 +84,33 @@ class EngineCore:
         self.scheduler.add(request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
-        """End these requests in whatever state they are; unknown ids are ignored."""
-        return self.scheduler.abort(request_ids)
+        """End these requests in whatever state they are; their last news. Unknown ids are ignored."""
+        ids = list(request_ids)
+        failed = [output for output in self._failed if output.request_id in ids]
+        self._failed = [output for output in self._failed if output.request_id not in ids]
+        return failed + self.scheduler.abort(ids)
 
     def step(self) -> list[EngineCoreOutput]:
-        """Compute one step and return what became of its requests."""
+        """Compute one step and return what became of its requests.
+
+        Whatever the worker raises is raised; the requests of that step have ended then, and the next call says so.
+        """
+        if self._failed:
+            failed, self._failed = self._failed, []
+            return failed
         output = self.scheduler.schedule()
-        return self.scheduler.update_from_output(output, self.worker.execute_model(output))
+        try:
+            result = self.worker.execute_model(output)
+        except BaseException as error:
+            # Blocks of this step can be found already and were not computed: nobody may use them.
+            failures = dict.fromkeys(output.num_scheduled_tokens, f"{type(error).__name__}: {error}")
+            self._failed = self.scheduler.update_from_output(output, ModelRunnerOutput(failures=failures))
+            raise
+        return self.scheduler.update_from_output(output, result)
 
     def has_unfinished_requests(self) -> bool:
-        return self.scheduler.has_unfinished
+        """Whether `step` has something to compute or to tell."""
+        return self.scheduler.has_unfinished or bool(self._failed)
 
     def stats(self) -> SchedulerStats:
         return self.scheduler.stats()

@@ -256,3 +256,34 @@ def test_what_lies_outside_the_vocabulary_is_refused_by_name(
         engine.add_request(Prompt(token_ids=tuple(prompt)), SamplingParams(**params))
     assert refused.value.field == field
     assert answers(engine, [[1]], SamplingParams(temperature=0, max_tokens=1))[0].finished
+
+
+class Interrupted(SdpaBackend):
+    """Raises once, in the middle of a step."""
+
+    pending: list[BaseException] = []  # noqa: RUF012 - shared on purpose
+
+    def forward(self, layer: Any, query: Any, **rest: Any) -> None:
+        super().forward(layer, query, **rest)
+        if Interrupted.pending and ".1." in layer.name:
+            raise Interrupted.pending.pop()
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), RuntimeError("kernel launch failed")], ids=lambda e: type(e).__name__
+)
+def test_a_step_that_raises_ends_its_requests_and_leaves_no_prefix(
+    folder: ModelFolder, alone: list[tuple[int, ...]], error: BaseException
+) -> None:
+    engine = tiny_engine(folder, FixedProvider(Interrupted), block_size=4)
+    ids = [engine.add_request(Prompt(token_ids=tuple(p)), GREEDY) for p in PROMPTS[1:3]]
+    Interrupted.pending.append(error)
+    with pytest.raises(type(error)):
+        engine.step()
+    done = finish(engine)
+    assert [done[i].outputs[0].finish_reason for i in ids] == ["error"] * 2
+    assert all(type(error).__name__ in (done[i].outputs[0].error or "") for i in ids)
+    assert engine.core.stats().kv_usage == 0
+    again = answers(engine, PROMPTS, GREEDY)
+    assert tokens(again) == alone
+    assert [o.num_cached_tokens for o in again[1:3]] == [0, 0]
