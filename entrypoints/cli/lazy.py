@@ -31,6 +31,8 @@ BUILT_IN = {
     "backends": ("headstock.entrypoints.cli.backends:backends", "List attention backends and whether they run here."),
     "explain": ("headstock.entrypoints.cli.explain:explain", "Say which backend a model gets on a device, and why."),
 }
+OWN = {"bench": "Measure attention backends against each other and against the machine."}
+"""Commands of floors above this one: they come in by the road of other packages, but their names cannot be taken."""
 
 
 def find_commands() -> dict[str, Entry]:
@@ -38,7 +40,7 @@ def find_commands() -> dict[str, Entry]:
     offered: defaultdict[str, list[metadata.EntryPoint]] = defaultdict(list)
     for point in _entry_points():
         offered[point.name].append(point)
-    found = {name: _third_party(name, points) for name, points in offered.items()}
+    found = {name: _own(name, points) or _third_party(name, points) for name, points in offered.items()}
     for name, (target, text) in BUILT_IN.items():
         module, _, attribute = target.partition(":")
         found[name] = Entry(help=text, load=_loader(module, attribute))
@@ -62,6 +64,12 @@ def _entry_points() -> Iterator[metadata.EntryPoint]:
             continue
         seen.add(dist.name)
         yield from points
+
+
+def _own(name: str, points: list[metadata.EntryPoint]) -> Entry | None:
+    """Our own command of that name, where we have one."""
+    ours = [point for point in points if point.dist and point.dist.name == "headstock"]
+    return Entry(help=OWN[name], load=ours[0].load) if ours and name in OWN else None
 
 
 def _third_party(name: str, points: list[metadata.EntryPoint]) -> Entry:

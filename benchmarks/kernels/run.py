@@ -1,0 +1,210 @@
+"""The run: every shape in every dtype on every number of threads, all contenders checked, then timed in turns."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from ...core.attention import Capabilities, Device
+from ...plugins import Failure, Guard, Offer
+from ...selector.judge import Judge, Terms
+from ..interleave import ENDLESS_SECONDS, SLOW_SECONDS, Pace, interleave
+from ..load import LoadMeter
+from .check import Expected, expected
+from .contenders import BackendContender, KernelContender
+from .data import Pool
+from .limits import Limit, gemm_limit, read_limit
+from .peer import Peer, PeerContender
+from .report import Measurement, Row
+from .rows import LIMIT, Task, about, failed, finished, new_row
+from .shapes import Shape, overhead_shapes
+
+BLOCK_SIZES = (16, 32, 64, 128, 256, 1)
+"""Tried in this order where a backend does not take the block size that was asked for."""
+MEMORY_SHARE = 0.85
+"""Of the free memory, all caches and one more of the kind for a backend that gathers pages may take so much."""
+HALF_PRECISION = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is measured, and how long."""
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+    threads: tuple[int, ...]
+    rounds: int
+    """At most."""
+    budget: float
+    """Seconds that a contender's turns of one row should fill."""
+    block_size: int
+
+    def groups(self) -> list[list[Shape]]:
+        """The shapes by head count, that of its overheads first."""
+        overheads = overhead_shapes(self.shapes)
+        return [[o, *(s for s in self.shapes if s.heads == o.heads and s != o)] for o in overheads]
+
+    def tasks(self) -> list[Task]:
+        """All rows, in the order of the run."""
+        return [
+            Task(shape=shape, dtype=dtype, threads=threads)
+            for dtype in self.dtypes
+            for group in self.groups()
+            for shape in group
+            for threads in self.threads
+        ]
+
+
+class KernelBench:
+    """Measures backends that `judge` knows, and peers."""
+
+    def __init__(
+        self, settings: Settings, offers: Sequence[Offer], peers: Sequence[Peer], judge: Judge, guard: Guard
+    ) -> None:
+        self._settings = settings
+        self._offers = offers
+        self._peers = peers
+        self._judge = judge
+        self._guard = guard
+        self._meter = LoadMeter(peer.pid for peer in peers)
+        self._gemms: dict[tuple[str, int], Limit] = {}
+
+    @property
+    def device(self) -> Device:
+        return self._judge.device
+
+    def rows(self) -> Iterator[Row]:
+        """Measure, a row for each of `Settings.tasks`, in their order."""
+        settings = self._settings
+        tasks = iter(settings.tasks())
+        with torch.inference_mode(), kept_threads(), tempfile.TemporaryDirectory(prefix="headstock-bench-") as folder:
+            for dtype in settings.dtypes:
+                for group in settings.groups():
+                    pool = Pool.of(group[0].heads, dtype, group)
+                    if self._peers:
+                        pool.write(Path(folder))
+                    for shape in group:
+                        todo = [next(tasks) for _ in settings.threads]
+                        yield from self._shape(shape, dtype, pool, Path(folder), todo)
+
+    def _shape(self, shape: Shape, dtype: str, pool: Pool, folder: Path, todo: Sequence[Task]) -> Iterator[Row]:
+        if reason := self._too_large(shape, dtype):
+            yield from (new_row(task, skipped=reason) for task in todo)
+            return
+        exact = expected(shape, pool, dtype)
+        entrants = dict(self._entrants(shape, dtype, pool, folder))
+        try:
+            for task in todo:
+                yield self._measure(task, entrants, exact)
+        finally:
+            for entrant in entrants.values():
+                if not isinstance(entrant, Measurement):
+                    self._guard.attempt(entrant.close)
+
+    def _entrants(
+        self, shape: Shape, dtype: str, pool: Pool, folder: Path
+    ) -> Iterator[tuple[str, KernelContender | Measurement]]:
+        """Each contender with its cache filled, or why it has none."""
+        for offer in self._offers:
+            name, (_, capabilities) = offer.label, self._judge.standing(offer)
+            spec = shape.spec(dtype, fitting_block_size(self._settings.block_size, capabilities))
+            terms = Terms(block_size=spec.block_size)
+            if reasons := self._judge.reasons(offer, spec, terms):
+                yield name, Measurement(name=name, reason="does not fit: " + "; ".join(reasons))
+                continue
+            cls, layout = offer.load(), self._judge.layouts[self._judge.layouts_of(offer)[0]]
+            assert cls is not None  # a backend that cannot be loaded has reasons
+            make = (name, cls, self._judge.options(offer), spec, layout, self.device, shape, pool)
+            yield name, self._made(name, self._guard.attempt(lambda make=make: BackendContender(*make)))
+        for peer in self._peers:
+            ready = self._guard.attempt(lambda peer=peer: PeerContender(peer, shape, dtype, pool, folder))
+            yield peer.name, self._made(peer.name, ready)
+
+    def _made(self, name: str, result: KernelContender | Failure) -> KernelContender | Measurement:
+        return failed(name, str(result)) if isinstance(result, Failure) else result
+
+    def _too_large(self, shape: Shape, dtype: str) -> str:
+        count = len(self._offers) + len(self._peers) + 1
+        needed = count * shape.kv_bytes(dtype)
+        free = min(psutil.virtual_memory().available, self.device.memory_bytes)
+        if needed <= MEMORY_SHARE * free:
+            return ""
+        return (
+            f"K and V take {shape.kv_bytes(dtype) / 2**30:.1f} GiB, {count - 1} caches and a gathered copy "
+            f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+        )
+
+    def _measure(self, task: Task, entrants: Mapping[str, KernelContender | Measurement], exact: Expected) -> Row:
+        torch.set_num_threads(task.threads)
+        results: dict[str, Measurement] = {}
+        paces: dict[str, Pace] = {}
+        single: dict[str, float] = {}
+        for name, contender in entrants.items():
+            if isinstance(contender, Measurement):
+                results[name] = contender
+                continue
+            results[name], seconds = self._start(name, contender, task.threads, exact)
+            if seconds is not None and seconds > ENDLESS_SECONDS:
+                single[name] = seconds
+            elif seconds is not None:
+                paces[name] = Pace.of(seconds, self._settings.budget, self._settings.rounds)
+        limit = self._limit(task)
+        (estimate,) = limit.turn(1, warm=True)
+        paces[LIMIT] = Pace.of(estimate, self._settings.budget, self._settings.rounds)
+        contenders: dict[str, Any] = {**entrants, LIMIT: limit}
+        samples = self._guard.attempt(lambda: interleave(contenders, paces, self._meter))
+        if isinstance(samples, Failure):
+            return new_row(task, skipped=f"the rounds ended in {samples}")
+        return finished(task, results, samples, paces, single, limit)
+
+    def _start(
+        self, name: str, contender: KernelContender, threads: int, exact: Expected
+    ) -> tuple[Measurement, float | None]:
+        """What the first call says, and seconds a call; None where it is not to be timed."""
+        start = self._guard.attempt(lambda: contender.start(threads))
+        if isinstance(start, Failure):
+            return failed(name, str(start)), None
+        result = about(name, contender, start, exact)
+        if result.failed:
+            return result, None
+        if start.first_seconds > SLOW_SECONDS:
+            return result, start.first_seconds
+        again = self._guard.attempt(lambda: contender.turn(1, warm=False))
+        if isinstance(again, Failure):
+            return failed(name, str(again)), None
+        return result, again[0]
+
+    def _limit(self, task: Task) -> Limit:
+        if task.shape.phase == "decode":
+            return read_limit(task.shape.kv_bytes(task.dtype))
+        return self.gemm(task.dtype, task.threads)
+
+    def gemm(self, dtype: str, threads: int) -> Limit:
+        """What bounds arithmetic in `dtype`; in 16 bits the faster of its own and float32's, which kernels widen to."""
+        if (dtype, threads) not in self._gemms:
+            torch.set_num_threads(threads)
+            options = [gemm_limit(dtype), *([gemm_limit("float32")] if dtype in HALF_PRECISION else [])]
+            self._gemms[dtype, threads] = max(options, key=lambda limit: limit.rate(min(limit.turn(3, warm=True))))
+        return self._gemms[dtype, threads]
+
+
+def fitting_block_size(asked: int, capabilities: Capabilities) -> int:
+    """`asked`, or the first usual size that the backend takes."""
+    return next((n for n in (asked, *BLOCK_SIZES) if n in capabilities.block_sizes), asked)
+
+
+@contextmanager
+def kept_threads() -> Iterator[None]:
+    """Torch's number of threads is afterwards what it was."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

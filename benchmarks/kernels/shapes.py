@@ -1,0 +1,160 @@
+"""Which attention is measured: `Shape`, the default grid, and both ways between a shape and its label."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from ...core.attention import AttentionSpec
+from ...core.errors import InvalidInput
+
+PHASES = ("decode", "prefill", "chunk")
+SMALL, LARGE = (9, 3, 64), (32, 8, 128)
+"""Heads of SmolLM2-135M (30 layers) and of Llama 3 8B (32 layers)."""
+LAYERS = 30
+"""Layers that share a plan, for the overhead a layer call."""
+_LABEL = re.compile(
+    r"(?P<phase>decode|prefill|chunk):(?P<q>\d+)/(?P<kv>\d+)/(?P<d>\d+):(?:(?P<n>\d+)[x+])?(?P<length>\d+k?)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Equal sequences: `batch` of them, each with `queries` new tokens at the end of `length` tokens in all."""
+
+    phase: str
+    """One of `PHASES`."""
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    batch: int = 1
+    queries: int = 1
+    length: int
+    """Keys of a sequence, those of the new tokens included."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.num_heads, self.num_kv_heads, self.head_size, self.batch, self.queries, self.length)
+        if min(sizes) < 1 or self.num_heads % self.num_kv_heads:
+            raise InvalidInput("shapes", f"{self.label}: sizes are at least 1, query heads a multiple of KV heads")
+
+    @property
+    def heads(self) -> tuple[int, int, int]:
+        """Query heads, KV heads, head size."""
+        return self.num_heads, self.num_kv_heads, self.head_size
+
+    @property
+    def label(self) -> str:
+        """``decode:9/3/64:16x4k`` (batch × context), ``prefill:9/3/64:2k``, ``chunk:9/3/64:256+4k`` (new + cached)."""
+        size = {
+            "decode": f"{self.batch}x{_short(self.length)}",
+            "prefill": _short(self.length),
+            "chunk": f"{self.queries}+{_short(self.length - self.queries)}",
+        }[self.phase]
+        return f"{self.phase}:{'/'.join(map(str, self.heads))}:{size}"
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens in all."""
+        return self.batch * self.queries
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of q·k and p·v over the keys that causality lets each query see."""
+        pairs = self.queries * (self.length - self.queries) + self.queries * (self.queries + 1) // 2
+        return 4 * self.num_heads * self.head_size * self.batch * pairs
+
+    def kv_bytes(self, dtype: str) -> int:
+        """Bytes of all keys and values, each counted once."""
+        return self.batch * self.length * self.spec(dtype).bytes_per_token
+
+    def spec(self, dtype: str, block_size: int = 16) -> AttentionSpec:
+        """The layer it stands for: a causal decoder without further features."""
+        return AttentionSpec(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_size=self.head_size,
+            dtype=dtype,
+            block_size=block_size,
+        )
+
+
+def default_grid() -> tuple[Shape, ...]:
+    """What is measured where nothing is asked for."""
+    grid: list[Shape] = []
+    for heads in (SMALL, LARGE):
+        grid += [shape("decode", heads, batch=b, length=c * 1024) for c in (1, 4, 16) for b in (1, 16, 64)]
+        grid += [shape("prefill", heads, queries=n, length=n) for n in (512, 2048)]
+        grid += [shape("chunk", heads, queries=256, length=4096 + 256)]
+    return tuple(grid)
+
+
+def quick_grid() -> tuple[Shape, ...]:
+    """A look in seconds: a shape a phase, at most some 30 MiB of K and V."""
+    return (
+        shape("decode", SMALL, batch=1, length=1024),
+        shape("decode", SMALL, batch=16, length=1024),
+        shape("prefill", SMALL, queries=512, length=512),
+        shape("chunk", SMALL, queries=256, length=1024 + 256),
+    )
+
+
+def shape(phase: str, heads: tuple[int, int, int], *, batch: int = 1, queries: int = 1, length: int) -> Shape:
+    """A `Shape` from its heads as a tuple."""
+    return Shape(
+        phase=phase,
+        num_heads=heads[0],
+        num_kv_heads=heads[1],
+        head_size=heads[2],
+        batch=batch,
+        queries=queries,
+        length=length,
+    )
+
+
+def choose(words: str | None, phase: str, grid: Sequence[Shape]) -> tuple[Shape, ...]:
+    """Shapes of `phase` (or ``"all"``) in `grid`, or those that `words` names: labels or patterns, commas between.
+
+    Raises `InvalidInput` for what is neither a label nor a pattern that fits something in `grid`, or if nothing is
+    left.
+    """
+    if phase not in (*PHASES, "all"):
+        raise InvalidInput("phase", f"{phase!r} is not one of {', '.join(PHASES)}, all")
+    chosen = grid if words is None else [s for word in words.split(",") for s in _named(word.strip(), grid)]
+    kept = tuple(dict.fromkeys(s for s in chosen if phase in (s.phase, "all")))
+    if not kept:
+        raise InvalidInput("shapes", f"none is left of phase {phase}")
+    return kept
+
+
+def overhead_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    """For each head count one sequence of one token: a call in which there is next to nothing to do but the call."""
+    return tuple(shape("decode", heads, length=1) for heads in dict.fromkeys(s.heads for s in shapes))
+
+
+def _named(word: str, grid: Sequence[Shape]) -> list[Shape]:
+    if any(c in word for c in "*?["):
+        if found := [s for s in grid if fnmatchcase(s.label, word)]:
+            return found
+        raise InvalidInput("shapes", f"no shape of the grid fits {word!r}; they are {', '.join(s.label for s in grid)}")
+    match = _LABEL.fullmatch(word)
+    if match is None:
+        example = "decode:9/3/64:16x4k, prefill:9/3/64:2k, chunk:9/3/64:256+4k"
+        raise InvalidInput("shapes", f"{word!r} is neither a pattern nor a shape such as {example}")
+    phase, number, length = match["phase"], match["n"] and int(match["n"]), _long(match["length"])
+    if (number is None) != (phase == "prefill"):
+        raise InvalidInput("shapes", f"{word!r}: decode is BATCHxCONTEXT, prefill TOKENS, chunk NEW+CACHED")
+    heads = (int(match["q"]), int(match["kv"]), int(match["d"]))
+    if phase == "decode":
+        return [shape(phase, heads, batch=number or 0, length=length)]
+    queries = number or length
+    return [shape(phase, heads, queries=queries, length=length + (queries if phase == "chunk" else 0))]
+
+
+def _short(n: int) -> str:
+    return f"{n // 1024}k" if n % 1024 == 0 else str(n)
+
+
+def _long(text: str) -> int:
+    return int(text.removesuffix("k")) * (1024 if text.endswith("k") else 1)
