@@ -69,7 +69,8 @@ def watched(without_network, tmp_path: Path) -> Watched:
 def demo() -> list[str]:
     """The words that `make demo` runs once everything is installed, after the program's name."""
     make = ("make", "--dry-run", "--old-file", ".venv/.installed", "demo", "VENV=.venv")
-    env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}  # of a make that runs the tests
+    # Not the settings of a make that runs the tests: with them it talks of the folder too.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     (line,) = subprocess.run(make, cwd=ROOT, env=env, check=True, capture_output=True, text=True).stdout.splitlines()
     program, *words = shlex.split(line)
     assert program == ".venv/bin/headstock"

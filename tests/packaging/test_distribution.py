@@ -12,8 +12,11 @@ from packaging.requirements import Requirement
 
 from support.tree import OUTSIDE_THE_PACKAGE, ROOT, files, modules
 
-DATA = ("py.typed",)
-"""Files of the package that are not Python."""
+DATA = (
+    "py.typed",
+    *(p for p in files() if "/" in p and not p.endswith(".py") and p.split("/")[0] not in OUTSIDE_THE_PACKAGE),
+)
+"""Files of the package that are not Python, such as the sources of kernels."""
 
 PLATFORMS = {
     "linux x86-64": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
