@@ -27,8 +27,9 @@ from ..core.attention import (
     LayerParams,
 )
 
-RUN_LENGTH = 256
-"""Keys from which a decode row in consecutive blocks is attended in place: below, sharing a call saves more."""
+LONG = 256
+"""Keys from which a decode row has a call of its own: it saves the padding, and the row may be attended in place. That
+it has one does not depend on where its blocks lie, so their order changes no bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,7 +103,7 @@ class SdpaBackend(AttentionBackend[Plan]):
         return Plan(jobs=tuple(jobs), empty=torch.cat(empty).to(batch.seq_lens.device) if empty else None)
 
     def _decode_jobs(self, batch: AttentionBatch, rows: Tensor, lengths: Tensor) -> Iterator[Job]:
-        """Rows of one query: those of similar length together, long ones in consecutive blocks alone and in place."""
+        """Rows of one query: those of similar length together, long ones alone."""
         ends = lengths[rows].long()
         firsts = torch.tensor([_first_key(self.spec, 1, n) for n in ends.tolist()], dtype=torch.long)
         order = torch.argsort(ends - firsts)
@@ -110,18 +111,21 @@ class SdpaBackend(AttentionBackend[Plan]):
         counts = (ends - firsts).tolist()
         start = 0
         for i, count in enumerate(counts):
-            run = self._run(batch, int(rows[i]), int(firsts[i]), int(ends[i])) if count >= RUN_LENGTH else None
             last = i + 1 == len(counts)
-            if run is not None:
-                if start < i:
-                    yield self._shared_job(batch, rows[start:i], firsts[start:i], ends[start:i])
-                token = int(batch.query_start_loc_cpu[rows[i]])
-                slots = torch.arange(run.start, run.stop)
-                yield Job(tokens=slice(token, token + 1), rows=1, queries=1, keys=count, slots=slots, run=run)
+            if count >= LONG:
+                yield self._lone_job(batch, int(rows[i]), int(firsts[i]), int(ends[i]))
                 start = i + 1
-            elif last or counts[i + 1] > 1.25 * counts[start] + 16:
+            elif last or counts[i + 1] >= min(LONG, 1.25 * counts[start] + 16):
                 yield self._shared_job(batch, rows[start : i + 1], firsts[start : i + 1], ends[start : i + 1])
                 start = i + 1
+
+    def _lone_job(self, batch: AttentionBatch, row: int, first: int, end: int) -> Job:
+        """A decode row in a call of its own, in place where its blocks are consecutive."""
+        token = int(batch.query_start_loc_cpu[row])
+        positions = torch.arange(first, end, device=batch.seq_lens.device)[None]
+        slots = self._slots(batch, torch.tensor([row], device=batch.seq_lens.device), positions)
+        run = self._run(batch, row, first, end)
+        return Job(tokens=slice(token, token + 1), rows=1, queries=1, keys=end - first, slots=slots, run=run)
 
     def _shared_job(self, batch: AttentionBatch, rows: Tensor, firsts: Tensor, ends: Tensor) -> Job:
         """Decode rows in one call, padded to the longest by a row's own last key, which is finite and masked."""
@@ -200,7 +204,7 @@ class SdpaBackend(AttentionBackend[Plan]):
             out[plan.empty] = 0
         for job in plan.jobs:
             keys, values = _keys_and_values(job, key, value, kv_cache)
-            result = self._attend(job, query[job.tokens], keys, values)
+            result = self._attend(job, query[job.tokens], keys.to(query.dtype), values.to(query.dtype))
             if job.blind is not None:
                 result[job.blind] = 0
             out[job.tokens] = result
@@ -211,6 +215,9 @@ class SdpaBackend(AttentionBackend[Plan]):
         k = keys.view(job.rows, job.keys, spec.num_kv_heads, spec.head_size).transpose(1, 2)
         v = values.view(job.rows, job.keys, spec.num_kv_heads, spec.head_size_v).transpose(1, 2)
         options: dict[str, Any] = {"attn_mask": job.mask, "is_causal": job.causal, "scale": spec.scale}
+        if job.mask is None and _hides_nan(query, k):
+            seen = torch.ones(job.queries, job.keys, dtype=torch.bool)
+            options |= {"attn_mask": seen.tril() if job.causal else seen, "is_causal": False}
         if job.queries == 1:
             q = query.view(job.rows, spec.num_kv_heads, spec.group_size, spec.head_size)
             return scaled_dot_product_attention(q, k, v, **options).reshape(job.rows, spec.num_heads, spec.head_size_v)
@@ -244,6 +251,13 @@ def _row_mask(spec: AttentionSpec, queries: int, first: int, length: int) -> tup
         return None, False, None
     blind = torch.nonzero(~seen.any(1)).flatten()
     return seen, False, blind if len(blind) else None
+
+
+def _hides_nan(query: Tensor, keys: Tensor) -> bool:
+    """Whether torch would give 0 instead of NaN: its CPU kernel takes a row of NaN logits for one that sees no key,
+    unless there is a mask. For a row to be one, its query or the first of the `keys` (rows, Hkv, n, D) has to be NaN.
+    """
+    return query.device.type == "cpu" and bool((query.sum() + keys[:, :, 0].sum()).isnan())
 
 
 def _keys_and_values(
