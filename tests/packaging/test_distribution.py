@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import email
 import tarfile
 import zipfile
@@ -95,13 +96,15 @@ def test_the_licence_is_named_and_shipped(metadata, contents):
 
 def test_entry_points_name_the_command_and_the_built_in_backends(contents):
     (text,) = (text.decode() for name, text in contents.items() if name.endswith(".dist-info/entry_points.txt"))
-    assert "[console_scripts]\nheadstock = headstock.entrypoints.cli:main" in text
-    assert "[headstock.backends]" in text
-    for line in text.partition("[headstock.backends]")[2].strip().splitlines():
-        module, _, name = line.partition(" = ")[2].partition(":")
-        path = module.removeprefix("headstock.").replace(".", "/")
-        source = next(ROOT / p for p in (f"{path}.py", f"{path}/__init__.py") if (ROOT / p).is_file())
-        assert name in source.read_text(), line
+    groups = configparser.ConfigParser(delimiters="=")
+    groups.read_string(text)
+    assert dict(groups["console_scripts"]) == {"headstock": "headstock.entrypoints.cli:main"}
+    assert {"reference", "sdpa"} <= set(groups["headstock.backends"])
+    for target in (value for group in groups.values() for value in group.values()):
+        module, _, name = target.partition(":")
+        path = module.replace(".", "/")
+        (source,) = (contents[file].decode() for file in (f"{path}.py", f"{path}/__init__.py") if file in contents)
+        assert name in source, target
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=PLATFORMS)
