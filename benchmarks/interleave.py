@@ -19,7 +19,7 @@ LEAST_ROUNDS = 6
 """Below, no interval of a median has 95 %."""
 SLOW_SECONDS, LEAST_SLOW_ROUNDS = 0.5, 3
 """Whoever takes so long a call has only so many rounds at least."""
-ENDLESS_SECONDS = 5.0
+ENDLESS_SECONDS = 2.0
 """Whoever takes so long a call is not called again: its first call is its only measurement."""
 WARM_SECONDS = 0.02
 """Calls shorter than this follow an uncounted one, which brings back the caches that others have emptied."""
@@ -82,13 +82,16 @@ def balanced_orders(count: int) -> list[list[int]]:
 def schedule(quotas: Mapping[str, int]) -> Iterator[list[str]]:
     """Who has a turn in each round, and in which order.
 
-    There are as many rounds as the greatest quota; a smaller one is spread evenly over them.
+    There are as many rounds as the greatest quota. A smaller one is spread over them, and whoever has a turn in a round
+    has it beside everybody whose quota is not smaller, so that ratios find their partners.
     """
     names, total = list(quotas), max(quotas.values(), default=0)
     orders = balanced_orders(len(names))
+    first = sorted(range(total), key=lambda number: f"{number:032b}"[::-1])  # 0, half, quarters, …
+    place = {number: index for index, number in enumerate(first)}
     for number in range(total):
-        present = {n for n, quota in quotas.items() if (number + 1) * quota // total > number * quota // total}
-        yield [names[i] for i in orders[number % len(orders)] if names[i] in present]
+        order = [names[i] for i in orders[number % len(orders)]]
+        yield [name for name in order if place[number] < quotas[name]]
 
 
 def interleave(contenders: Mapping[str, Contender], paces: Mapping[str, Pace], meter: LoadMeter) -> Samples:

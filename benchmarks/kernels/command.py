@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .run import KernelBench, Settings
 
 EXIT_FAILED = 1
-ROUNDS, QUICK_ROUNDS = 15, 7
+ROUNDS, QUICK_ROUNDS = 16, 7
 BUDGET, QUICK_BUDGET = 0.4, 0.1
 LAST_RESORT = ("reference",)
 """Measured only by name: it takes minutes where others take milliseconds."""
@@ -45,7 +45,7 @@ def kernels(
     dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.")] = "float32,bfloat16",
     threads: Annotated[str | None, Option(help="Numbers of threads, commas between (1,2).", metavar="NUMBERS")] = None,
     block_size: Annotated[int, Option(min=1, help="Tokens a KV block; peers have their own.")] = 16,
-    rounds: Annotated[int | None, Option(min=1, help="At most so many rounds a row (15; 7 with --quick).")] = None,
+    rounds: Annotated[int | None, Option(min=1, help="At most so many rounds a row (16; 7 with --quick).")] = None,
     quick: Annotated[bool, Option("--quick", help="A few small shapes, a few seconds.")] = False,
     peer: Annotated[
         list[str] | None,

