@@ -133,11 +133,11 @@ class Scheduler:
         beside all before it, and none of those asks for more now than it did then. So prompts cannot starve answers.
         """
         for request in tuple(self._running.values()):
-            if request.status is not RequestStatus.RUNNING:
+            if request.request_id not in self._running:
                 continue  # preempted in this step for one before it
             num_tokens = self._chunk(request.num_tokens - request.num_computed_tokens, step)
             if num_tokens == 0:
-                continue
+                continue  # its token of the step before is not known yet
             block_ids = self._allocate(request, num_tokens, step)
             if block_ids is not None:
                 step.place(request, num_tokens, block_ids)
@@ -252,7 +252,7 @@ class Scheduler:
             new_token_ids=tuple(sampled[:kept]),
             new_logprobs=tuple(result.logprobs.get(request_id, ())[:kept]),
             new_prompt_logprobs=prompt_logprobs,
-            finish_reason=request.status.finish_reason,
+            finish_reason=None if stop is None else stop.status.finish_reason,
             stop_reason=None if stop is None else stop.reason,
             error=failure,
             num_cached_tokens=request.num_cached_tokens,

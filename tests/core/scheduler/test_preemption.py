@@ -172,11 +172,13 @@ def test_a_request_that_is_its_own_victim_does_not_stop_those_behind_it():
 
 
 def test_nobody_is_admitted_into_a_step_that_took_blocks_from_others():
-    served = Served(new_scheduler(cache(7)))
-    served.add(new_request("a", range(9), max_tokens=8), new_request("b", range(50, 59), max_tokens=8))
-    while not served.scheduler.stats().num_preemptions:
-        served.add(new_request(f"small {served.scheduler.stats().num_steps}", [1], max_tokens=1))
-        step = served.step()
+    served = Served(new_scheduler(cache(7), policy="priority"))
+    served.add(new_request("a", range(9), max_tokens=8), new_request("b", range(50, 59), priority=2, max_tokens=8))
+    for _ in range(4):
+        served.step()
+    assert served.scheduler.kv.pool.num_free_blocks == 0
+    served.add(new_request("small", [1], priority=1, max_tokens=1))
+    step = served.step()
     assert step.preempted_request_ids == ("b",)
     assert served.scheduler.kv.pool.num_free_blocks > 0
     assert step.new_requests == ()

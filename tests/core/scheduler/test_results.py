@@ -140,8 +140,9 @@ class TestAbort:
         """One that runs, one that waits, and one that was preempted."""
         served = Served(new_scheduler(cache(9)))
         served.add(new_request("runs", range(12), max_tokens=12), new_request("gone", range(50, 62), max_tokens=12))
-        while not served.scheduler.stats().num_preemptions:
+        for _ in range(6):
             served.step()
+        assert served.scheduler.stats().num_preemptions == 1
         served.add(new_request("waits", range(80, 88)))
         return served
 

@@ -222,6 +222,16 @@ def test_mixed_steps_are_counted():
     assert (stats.num_steps, stats.num_mixed_steps) == (3, 1)
 
 
+def test_before_the_results_are_in_there_is_nothing_more_to_compute():
+    served = Served(new_scheduler(cache(16)))
+    served.add(new_request("r", range(6)))
+    step = served.scheduler.schedule()
+    assert served.scheduler.schedule().num_scheduled_tokens == {}
+    served.tell(served.scheduler.update_from_output(step, served.runner.run(step)))
+    served.finish()
+    assert served.answers["r"].tokens == answer(range(6), 4)
+
+
 def test_nothing_to_do_is_an_empty_step_that_is_not_counted():
     served = Served(new_scheduler(cache(8)))
     assert served.step().num_scheduled_tokens == {}
