@@ -6,8 +6,10 @@ import typer
 
 from .kernels.command import kernels
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
-app.command()(kernels)
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, context_settings=HELP_OPTIONS)
+app.command(context_settings=HELP_OPTIONS)(kernels)
 
 
 @app.callback()

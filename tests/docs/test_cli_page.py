@@ -20,7 +20,8 @@ from support.tiny import tiny_folder
 PAGE = page("cli.md")
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 TOP: Any = typer.main.get_command(app)
-COMMANDS = {name: TOP.get_command(None, name)._real() for name in ("generate", "backends", "explain")}
+COMMANDS = {name: TOP.get_command(None, name)._real() for name in ("generate", "backends", "explain", "bench")}
+COMMANDS |= {f"bench {name}": command for name, command in COMMANDS["bench"].commands.items()}
 PROGRAMS = {"headstock": TOP, **{f"headstock {name}": command for name, command in COMMANDS.items()}}
 DYNAMIC = {"peak_flops", "libraries", "logprobs"}
 """Objects whose keys are data."""
@@ -98,6 +99,8 @@ def test_every_profile_is_on_the_page():
 def test_its_examples_parse(words):
     top = context(TOP, info_name="headstock")
     name, _, rest = TOP.resolve_command(top, list(words))
+    if name == "bench":
+        name, rest = f"bench {rest[0]}", rest[1:]
     values = COMMANDS[name].make_context(name, list(rest), parent=top).params
     documents = {k: v for k, v in values.items() if k in ("attention_policy", "attention_backend_config")}
     read_policy(**{k: v for k, v in documents.items() if v and v.startswith("{")}, environ={})
