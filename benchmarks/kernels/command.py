@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 ROUNDS, QUICK_ROUNDS = 16, 7
 BUDGET, QUICK_BUDGET = 0.4, 0.1
-LAST_RESORT = ("reference",)
-"""Measured only by name: it takes minutes where others take milliseconds."""
 
 
 def kernels(
@@ -126,8 +124,12 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _offers(words: str | None, selector: Selector, judge: Judge) -> list[Offer]:
-    """The backends asked for, or those of the automatic order; raises `BackendError` where one cannot run here."""
+    """The backends asked for, or those of the automatic order; raises `BackendError` where one cannot run here.
+
+    What is a last resort is measured only by name: it takes minutes where others take milliseconds.
+    """
     from ...selector import list_backends
+    from ...selector.ranking import LAST_RESORT
 
     find = selector.plugins.backends.find
     if words is None:

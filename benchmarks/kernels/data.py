@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def build_scene(
     cache = layout.allocate(spec, shape.batch * blocks + 1, "cpu")
     slots = slot_table(table, shape.length, spec.block_size)
     limits = make_limits(shape, blocks)
-    writer = make(limits)
+    writer = make(replace(limits, max_num_tokens=max(shape.tokens, shape.length)))
     for row in range(shape.batch):
         for tokens, rows in pool.pieces(row, shape.length):
             writer.write_kv(layer, pool.keys[rows], pool.values[rows], cache, slots[row, tokens])

@@ -21,7 +21,7 @@ from .check import Expected, expected
 from .contenders import BackendContender, KernelContender
 from .data import Pool
 from .limits import Limit, gemm_limit, read_limit
-from .peer import Peer, PeerContender
+from .peer import Peer, PeerContender, PeerRefusal
 from .report import Measurement, Row
 from .rows import LIMIT, Task, about, failed, finished, new_row
 from .shapes import Shape, overhead_shapes
@@ -125,7 +125,10 @@ class KernelBench:
             yield name, self._made(name, self._guard.attempt(lambda make=make: BackendContender(*make)))
         for peer in self._peers:
             ready = self._guard.attempt(lambda peer=peer: PeerContender(peer, shape, dtype, pool, folder))
-            yield peer.name, self._made(peer.name, ready)
+            if isinstance(ready, Failure) and isinstance(ready.error, PeerRefusal):
+                yield peer.name, Measurement(name=peer.name, reason=f"does not fit: {ready.error}")
+            else:
+                yield peer.name, self._made(peer.name, ready)
 
     def _made(self, name: str, result: KernelContender | Failure) -> KernelContender | Measurement:
         return failed(name, str(result)) if isinstance(result, Failure) else result

@@ -10,8 +10,7 @@ from headstock.benchmarks.kernels.check import TOLERANCE, expected
 from headstock.benchmarks.kernels.contenders import BackendContender
 from headstock.benchmarks.kernels.data import Pool, build_scene
 from headstock.benchmarks.kernels.shapes import choose
-from headstock.core.attention import LAYOUTS, LayerParams, NoOptions, Workspace
-from headstock.core.attention.cache import slots_of
+from headstock.core.attention import LAYOUTS, LayerParams, NoOptions, Workspace, slots_of
 from support.attention import CPU
 
 SHAPES = choose("decode:4/2/8:3x300,prefill:4/2/8:20,chunk:4/2/8:7+30", "all", ())

@@ -94,7 +94,7 @@ def test_one_that_talks_nonsense_is_ended():
 
 
 def test_one_that_does_not_answer_is_ended():
-    with running(script("time.sleep(60)"), answer_seconds=5.0) as it:
+    with running(script("time.sleep(60)"), answer_seconds=60.0) as it:
         it._seconds = 0.05
         with pytest.raises(BackendError, match=r"has not answered for 0\.05 s"):
             it.ask("turn")

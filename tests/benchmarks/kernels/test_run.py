@@ -168,7 +168,7 @@ def test_a_peer_is_measured_beside_the_backends(fake_peer):
             assert row.of("plain").versus[0].ratio.median == pytest.approx(1 / versus.ratio.median, rel=0.5)
             assert (row.of("plain").block_size, row.of("plain").layout) == (128, "its own")
         (refused,) = of(measure("sdpa", peers=(peer,), dtypes=("float16",), shapes=SHAPES[:1])[1:], "plain")
-        assert refused.reason == "failed: PeerRefusal: ValueError: no float16 here"
+        assert (refused.reason, refused.failed) == ("does not fit: ValueError: no float16 here", False)
 
 
 def test_threads_are_set_for_each_row_and_put_back():
