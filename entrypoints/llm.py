@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 from ..core.attention import AttentionSelection
@@ -16,7 +15,6 @@ from ..core.outputs import RequestOutput
 from ..core.params import SamplingParams
 from ..core.scheduler import SchedulerStats
 from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
-from ..core.text import ChatTemplate
 from ..selector import find_device, read_policy
 from ..selector.policy_reader import Document
 from .compose import build_engine, installed_plugins
@@ -115,11 +113,6 @@ class LLM:
         """The answer to one prompt as it grows: each output holds everything so far. Closing the iterator aborts."""
         ids = self._add([prompt], sampling_params, None, stream=True)
         yield from self._run(ids)
-
-    @cached_property
-    def chat_template(self) -> ChatTemplate:
-        """The model's chat template; raises `ModelError` where it has none."""
-        return ChatTemplate.from_folder(self.folder.path)
 
     def stats(self) -> SchedulerStats:
         """Counts of steps, preemptions, cached tokens."""

@@ -2,7 +2,7 @@
 
 from .backend import API_VERSION, AttentionBackend, Backend, NoOptions
 from .batch import AttentionBatch, AttentionMask, GraphKey, RowCounts, count_rows
-from .cache import KVCache, KVLayout, Plane
+from .cache import KVCache, KVLayout, Plane, slots_of
 from .capabilities import ANY, Capabilities, GraphSupport, Mismatch, Sizes, common, mismatches, one_of
 from .composite import by_phase
 from .context import BoundLayer, ForwardContext, current_context, forward_context
@@ -59,4 +59,5 @@ __all__ = [
     "mismatches",
     "model_window",
     "one_of",
+    "slots_of",
 ]

@@ -15,6 +15,7 @@ from .groups import grouped
 if TYPE_CHECKING:
     from ...core.outputs import RequestOutput
     from ...core.params import SamplingParams
+    from ...core.text import ChatTemplate
     from ..llm import LLM
 
 
@@ -42,14 +43,18 @@ def generate(
     texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     params, settings = sampling.params(), engine.settings()
     from ...core.engine import read_prompts
+    from ...core.model import resolve_model
+    from ...core.text import ChatTemplate
     from ..llm import LLM
 
-    read_prompts(texts)  # a wrong prompt is told of before a model is loaded
+    # A wrong prompt, or a model without a chat template, is told of before weights are loaded.
+    read_prompts(texts)
+    template = ChatTemplate.from_folder(resolve_model(model).path) if chat else None
     llm = LLM(model, **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
         for line in (*llm.attention.summary(), *llm.attention.notes):
             note(line)
-    asked: Sequence[Any] = [_conversation(llm, text) for text in texts] if chat else texts
+    asked: Sequence[Any] = [_conversation(llm, template, text) for text in texts] if template else texts
     if json or params.n > 1 or len(asked) > 1:
         outputs = llm.generate(asked, params)
         print_json(_document(llm, outputs)) if json else _print_all(texts, outputs)
@@ -58,9 +63,9 @@ def generate(
     _report(outputs)
 
 
-def _conversation(llm: LLM, text: str) -> dict[str, Any]:
+def _conversation(llm: LLM, template: ChatTemplate, text: str) -> dict[str, Any]:
     """The prompt of a conversation that starts with `text`."""
-    rendered = llm.chat_template.render([{"role": "user", "content": text}], add_generation_prompt=True)
+    rendered = template.render([{"role": "user", "content": text}], add_generation_prompt=True)
     return {"prompt_token_ids": llm.engine.tokenizer.encode(rendered, add_special_tokens=False)}
 
 

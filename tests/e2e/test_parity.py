@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headstock import LLM
+from headstock.core.text import ChatTemplate
 from support.parity import RECORDS, assert_parity, parity_params, prompts_of
 
 PART = [0, 5, 10, 14, 17]
@@ -60,9 +61,10 @@ def test_prompts_given_as_text_are_tokenised_alike(llm: LLM) -> None:
     from pathlib import Path
 
     prompts = json.loads((Path(__file__).parent / "data" / "prompts.json").read_text())
+    template = ChatTemplate.from_folder(llm.folder.path)
     for prompt, record in zip(prompts, RECORDS, strict=True):
         if "messages" in prompt:
-            text = llm.chat_template.render(prompt["messages"], add_generation_prompt=True)
+            text = template.render(prompt["messages"], add_generation_prompt=True)
         else:
             text = prompt["text"]
         assert llm.engine.tokenizer.encode(text) == record["prompt_token_ids"]

@@ -85,6 +85,14 @@ def test_chat_puts_the_prompt_through_the_models_template(tiny, tmp_path, expect
     assert generate(folder, PROMPT, "--chat").out == expected(rendered) + "\n"
 
 
+def test_chat_without_a_template_is_refused_before_weights_are_read(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "plain")
+    (folder / "model.safetensors").unlink()
+    result = generate(folder, PROMPT, "--chat")
+    assert result.code == 2
+    assert "has no chat template" in result.err
+
+
 class TestJson:
     def test_it_is_one_document_and_everything_else_goes_to_stderr(self, tiny, expected):
         result = generate(tiny, PROMPT, "the fox", "--json", "--verbose", "--logprobs", "2")

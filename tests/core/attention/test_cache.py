@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headstock.core.attention import LAYOUTS, LayerParams, Plane
-from headstock.core.attention.cache import slots_of
+from headstock.core.attention import LAYOUTS, LayerParams, Plane, slots_of
 from support.attention import uniform_spec
 
 
