@@ -1,0 +1,1 @@
+"""The named cases, one module for what they are about."""

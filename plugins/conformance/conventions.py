@@ -1,0 +1,42 @@
+"""The conventions of the contract, by the short names that cases, reports and the report card use."""
+
+from __future__ import annotations
+
+CONVENTIONS: dict[str, str] = {
+    "contract": "the class answers as the contract says: pure capabilities, no raising where none is allowed",
+    "writing": "write_kv writes just the rows and slots it is given, byte for byte; slot -1 writes nothing",
+    "keys": "a query attends to the keys of its own row, to all of them, in their order, and to no others",
+    "offsets": "offsets into the cache are 64-bit, up to the declared number of elements",
+    "determinism": "the same call twice gives the same bits",
+    "ragged": "without a cache, K and V come from the step's rows, by key_start_loc",
+    "unowned": "what lies in slots that no sequence owns, NaN and inf included, never reaches an output",
+    "nan": "NaN in an input that a query may see stays visible",
+    "strides": "only the last dimension of a tensor is surely contiguous",
+    "bounds": "nothing is written outside of out, lse_out and the planes of the cache",
+    "inputs": "forward writes out and lse_out and nothing else: neither the cache nor any input",
+    "causal": "causal is aligned bottom-right; without it every query sees every key",
+    "empty-rows": "a query without a key gives 0, and rows of no query and of no key disturb nobody",
+    "padding": "rows of padding come out finite and write nothing; num_reqs and num_tokens count what is real",
+    "lengths": "without exact lengths on the host, the upper bound sizes and never addresses",
+    "plans": "a plan stands for its own batch, as long as promised; instances do not mix; the workspace is shared",
+    "graph": "a plan for a graph keeps its addresses from capture to replay",
+    "window": "a causal window of W sees W keys, the current one included; not causal, |i-j| < W; however it is cut",
+    "scale": "logits are multiplied by the spec's scale, once",
+    "heads": "query head h reads KV head h // (Hq // Hkv)",
+    "range": "logits of any finite size neither overflow nor vanish",
+    "softcap": "the softcap bends scaled logits, before any bias or mask; none and 0 mean off",
+    "alibi": "-slope * |i-j| is added to the logits, by query head and by distance from the query",
+    "lse": "the log-sum-exp is natural, (T, Hq), -inf for a row without a key, and merges parts into the whole",
+    "sinks": "a sink enters the denominator once, unscaled and uncapped, by query head; the LSE includes it",
+    "kv-formats": "every declared KV format is read and written with its scales, by tensor and by head",
+    "sizes": "every declared head size, V size, group size and block size is right",
+    "dtypes": "every declared dtype is right within its tolerance",
+    "precision": "sums are accumulated in float32 or better, however many keys there are",
+    "chunks": "a prompt in pieces gives what it gives in one go",
+    "placement": "where blocks lie, and in which layout, changes no bit",
+    "neighbours": "what else is in the batch changes nothing; not one bit where batch invariance is declared",
+    "layers": "layers of one group share instance and plan; cache, sinks and scales are each one's own",
+    "declared": "what is declared works and stays declared, and what is not declared is refused",
+    "mixed": "all of it together, in ragged batches that were made up",
+}
+"""Name → what has to hold, in the order in which they are checked: what others build on comes first."""

@@ -1,0 +1,93 @@
+"""`Subject`: the backend that is checked, on one device."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ...core.attention import (
+    LAYOUTS,
+    AttentionBackend,
+    AttentionSpec,
+    Capabilities,
+    Device,
+    KVLayout,
+    Limits,
+    Mismatch,
+    Workspace,
+    mismatches,
+)
+from .broken import Broken
+from .problem import Problem
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Subject:
+    """A backend class and where it is to run. Raises `Broken` where its `capabilities` do."""
+
+    name: str
+    """What it is called: the name of its entry point."""
+    cls: type[AttentionBackend[Any]]
+    device: Device
+    options: Any = None
+    layouts: Mapping[str, KVLayout] = field(default_factory=lambda: dict(LAYOUTS))
+    """Known layouts, those of plugins included."""
+    capabilities: Capabilities = field(init=False)
+
+    def __post_init__(self) -> None:
+        offered = call("capabilities", lambda: self.cls.capabilities(self.device))
+        if not isinstance(offered, Capabilities):
+            raise Broken(f"capabilities() gave {offered!r}, not Capabilities")
+        object.__setattr__(self, "capabilities", offered)
+
+    @property
+    def torch_device(self) -> str:
+        return self.device.torch_device
+
+    def make(self, spec: AttentionSpec, limits: Limits, workspace: Workspace) -> AttentionBackend[Any]:
+        """An instance; what its constructor raises becomes `Broken`."""
+        return call("__init__", lambda: self.cls(spec, self.device, limits, workspace, self.options))
+
+    def layout_of(self, problem: Problem) -> KVLayout | None:
+        """The layout of the problem's cache, or None where it has none."""
+        return self.layouts[problem.layout] if problem.spec.kv_source == "cache" else None
+
+    def objections(self, spec: AttentionSpec) -> tuple[Mismatch, ...]:
+        """Why the backend does not offer layers like `spec`: fields it does not declare, and its own refusals."""
+        found = mismatches(spec, self.capabilities)
+        refused = call("refusals", lambda: tuple(self.cls.refusals(spec, self.device)))
+        if wrong := [item for item in refused if not isinstance(item, Mismatch)]:
+            raise Broken(f"refusals() gave {wrong[0]!r}, not Mismatch", "contract")
+        return (*found, *refused)
+
+    def reasons(self, problem: Problem) -> tuple[str, ...]:
+        """Why the backend, by its own word, need not solve `problem`; empty means that it has to."""
+        found = list(self.objections(problem.spec))
+        caps = self.capabilities
+        if problem.spec.kv_source == "cache" and (
+            problem.layout not in caps.layouts or problem.layout not in self.layouts
+        ):
+            found.append(Mismatch(field="layout", asked=problem.layout, offered=", ".join(caps.layouts) or None))
+        if not caps.zero_length_rows and any(0 in row for row in problem.rows):
+            found.append(Mismatch(field="zero_length_rows", asked=True, offered=None))
+        if problem.poison not in ("any", "zero") and caps.needs_zeroed_cache:
+            found.append(Mismatch(field="poison", asked=problem.poison, offered="a zeroed cache (needs_zeroed_cache)"))
+        if problem.loose and caps.exact_seq_lens:
+            found.append(Mismatch(field="seq_lens_cpu", asked=None, offered="exact lengths (exact_seq_lens)"))
+        return tuple(map(str, found))
+
+
+def call(what: str, function: Callable[[], T]) -> T:
+    """The result of the backend's own code; whatever it raises becomes `Broken`, with the place where it did."""
+    try:
+        return function()
+    except (KeyboardInterrupt, Broken):
+        raise
+    except BaseException as error:  # SystemExit and panics of native code are a backend's failures too
+        text = " ".join(str(error).split())
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise Broken(f"{what} raised {type(error).__name__}: {text} ({place.filename}:{place.lineno})") from error
