@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Literal
 
 from ...core.errors import InvalidInput
@@ -14,18 +15,17 @@ from .ground import find_ground
 from .subject import Subject
 
 Level = Literal["quick", "full"]
-GENERATED: dict[Level, int] = {"quick": 150, "full": 2000}
+GENERATED: dict[Level, int] = {"quick": 300, "full": 4000}
 """Made-up cases by level."""
 
 
-def cases_for(subject: Subject, *, level: Level = "quick", seed: int = 0) -> list[Case]:
+def cases_for(subject: Subject, *, level: Level = "quick", seed: int = 0) -> Iterator[Case]:
     """Every case of `level`; those that the backend does not offer will be skipped.
 
     Raises `Broken` where it offers no plain layer to begin with.
     """
     ground = find_ground(subject)
-    named = named_cases(ground, full=level == "full")
-    return [*named, *generated_cases(ground, GENERATED[level], seed)]
+    return chain(named_cases(ground, full=level == "full"), generated_cases(ground, GENERATED[level], seed))
 
 
 def select(subject: Subject, wanted: str) -> list[Case]:

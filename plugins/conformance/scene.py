@@ -125,7 +125,7 @@ class _Layout:
     value: Tensor
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=2048)
 def _lay_out(
     problem: Problem, layout: KVLayout | None, decode_query_len: int, padded_seq_len: int, written: Written
 ) -> _Layout:

@@ -1,0 +1,71 @@
+"""The process in which a backend is checked: it may crash or hang, and only its case is lost.
+
+Speaks to its parent in lines of JSON on the stdout it was started with; whatever kernels print goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..core.errors import HeadstockError
+
+if TYPE_CHECKING:
+    from ..plugins.conformance import Subject
+
+Message = dict[str, Any]
+"""Has a key ``event``: prepared, started, ended, finished or refused."""
+
+
+def main() -> None:
+    """Do what the request on stdin says: the fields of `Order`, and ids of cases that are done already."""
+    request = json.load(sys.stdin)
+    with _own_stdout() as stream:
+        try:
+            for message in work(request["order"], frozenset(request["done"])):
+                print(json.dumps(message), file=stream, flush=True)
+        except HeadstockError as error:
+            print(json.dumps({"event": "refused", "reason": str(error)}), file=stream, flush=True)
+
+
+def work(order: dict[str, Any], done: frozenset[str] = frozenset()) -> Iterator[Message]:
+    """Run the cases that are not `done`, and tell of each before and after."""
+    from ..plugins.conformance import run
+    from .checking import Order, prepare
+
+    prepared = prepare(Order(**order))
+    subject = prepared.subject
+    cases = [case for case in prepared.cases if case.id not in done]
+    about = {"backend": subject.name, "package": prepared.package, "device": prepared.device, "cases": len(cases)}
+    yield {"event": "prepared", **about}
+    if prepared.failure:
+        yield {"event": "ended", "outcome": asdict(prepared.failure)}
+    for case in cases:
+        yield {"event": "started", "case": case.id, "convention": case.convention, "problem": str(case.problem)}
+        outcome = run(case, subject)
+        yield {"event": "ended", "outcome": asdict(outcome)}
+        if outcome.status == "failed" and _device_is_lost(subject):
+            return  # without saying that this is all: the parent goes on in a new process
+    yield {"event": "finished"}
+
+
+def _device_is_lost(subject: Subject) -> bool:
+    """Whether the device answers no more, as a CUDA device does after a kernel has read where nothing is."""
+    import torch
+
+    try:
+        torch.zeros(1, device=subject.torch_device).item()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _own_stdout() -> TextIO:
+    """The stdout of this process as a stream; file descriptor 1 becomes stderr."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return stream
