@@ -29,6 +29,7 @@ PLUGINS = "HEADSTOCK_PLUGINS"
 DISABLE_PLUGINS = "HEADSTOCK_DISABLE_PLUGINS"
 PLUGINS_STRICT = "HEADSTOCK_PLUGINS_STRICT"
 ENV_STRICT = "HEADSTOCK_ENV_STRICT"
+KERNELS = "HEADSTOCK_KERNELS"
 
 VARIABLES = (
     Variable(
@@ -44,6 +45,9 @@ VARIABLES = (
     ),
     Variable(
         name=PLUGINS_STRICT, meaning="1 makes a plugin that fails an error with its own traceback, not a warning."
+    ),
+    Variable(
+        name=KERNELS, meaning="Folder made by headstock compile; without it kernels are compiled at their first use."
     ),
     Variable(name=ENV_STRICT, meaning=f"1 makes an unknown or retired {PREFIX}* variable an error, not a warning."),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from torch import Tensor
@@ -56,6 +57,11 @@ class Backend(ABC, Generic[PlanT]):
     def availability(cls) -> Availability:
         """Whether it can run on this machine: library there and new enough. Never raises."""
         return check_requirements(cls.requires)
+
+    @classmethod
+    def prebuild(cls, folder: Path) -> Path | None:
+        """Build into `folder` what it would build at first use; the file, or None where it builds nothing."""
+        return None
 
     def __init__(
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None

@@ -31,6 +31,7 @@ BUILT_IN = {
     "backends": ("headstock.entrypoints.cli.backends:backends", "List attention backends and whether they run here."),
     "explain": ("headstock.entrypoints.cli.explain:explain", "Say which backend a model gets on a device, and why."),
     "check": ("headstock.entrypoints.cli.check:check", "Prove that a backend keeps the contract, case by case."),
+    "compile": ("headstock.entrypoints.cli.compile:compile_kernels", "Build kernels ahead of their first use."),
 }
 OWN = {"bench": "Measure attention backends against each other and against the machine."}
 """Commands of floors above this one: they come in by the road of other packages, but their names cannot be taken."""

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from headstock.backends.cpu import CpuBackend
 from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.attention import AttentionBackend, AttentionSpec, LayerParams, mismatches, model_window
 from support.attention import CPU, Scene, chunked, make, make_batch, run, uniform_probe, uniform_spec, zeros
 
 Backend = type[AttentionBackend[Any]]
-BACKENDS = [ReferenceBackend, SdpaBackend]
+BACKENDS = [ReferenceBackend, SdpaBackend, CpuBackend]
 WINDOW_OF_FOUR = [0, 0.5, 1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5]
 
 
@@ -291,7 +292,7 @@ def test_ragged_keys_need_no_cache(backend: Backend, causal: bool) -> None:
     batch = make_batch(lengths, lengths, None)
     query = torch.zeros(15, 2, 64)
     key = torch.randn(15, 1, 64, generator=rng)
-    value = torch.cat([torch.arange(float(n)) for n in lengths])[:, None, None].expand(15, 1, 64)
+    value = torch.cat([torch.arange(float(n)) for n in lengths])[:, None, None].expand(15, 1, 64).contiguous()
     layer = LayerParams(name="layer", spec=spec)
     out = run(make(backend, spec), layer, query, batch, None, key, value)
     means = [i / 2 if causal else (n - 1) / 2 for n in lengths for i in range(n)]

@@ -22,6 +22,7 @@ SIGNATURES = {
     "forward": "(self, layer, query, *, key, value, kv_cache, plan, out, lse_out)",
     "parse_options": "(values)",
     "plan": "(self, batch)",
+    "prebuild": "(folder)",
     "prepare": "(self, plan)",
     "refusals": "(spec, device)",
     "write_kv": "(self, layer, key, value, kv_cache, slot_mapping)",
