@@ -6,9 +6,9 @@ only on the kit's own folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -50,7 +50,7 @@ class Kit(pytest.Directory):
         from ..core.errors import HeadstockError
         from .checking import Order, prepare
 
-        option = self.config.getoption
+        option = cast("Callable[[str], Any]", self.config.getoption)
         backend = option("--headstock-backend")
         if not backend:
             raise self.CollectError("name the backend to check: --headstock-backend NAME (see: headstock backends)")

@@ -64,12 +64,12 @@ def data_of(problem: Problem) -> Data:
 
 
 def scales_of(spec: AttentionSpec, scale: float) -> Tensor | None:
-    """float32 scales of a layer: the one given, or by KV head: that one, one and a half times, twice…"""
+    """float32 scales of a layer: the one given, or by KV head: that one, half of it, a quarter, that one again…"""
     if spec.kv_scales == "none":
         return None
     if spec.kv_scales == "tensor":
         return torch.tensor(scale)
-    return scale * (1 + torch.arange(spec.num_kv_heads) / 2)
+    return scale * 0.5 ** (torch.arange(spec.num_kv_heads) % 3)
 
 
 def slopes_of(num_heads: int) -> Tensor:

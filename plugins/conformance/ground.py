@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ...core.attention import DTYPE_FORMATS, AttentionSpec, Capabilities, Sizes
+from ...core.attention import DTYPE_FORMATS, AttentionSpec, Capabilities, Sizes, kv_format
 from ...core.attention.spec import KINDS
 from .broken import Broken
 from .problem import Problem, Rows
@@ -51,7 +51,8 @@ class Ground:
 
     def problem(self, rows: Rows = ROWS, *, spec: dict[str, Any] | None = None, **own: Any) -> Problem:
         """A problem over the plain layer, with these fields of its spec and of its own instead."""
-        return Problem(spec=self.spec(**spec or {}), rows=rows, **{"layout": self.layout, **own})
+        values: dict[str, Any] = {"layout": self.layout, **own}
+        return Problem(spec=self.spec(**spec or {}), rows=rows, **values)
 
 
 def find_ground(subject: Subject) -> Ground:
@@ -68,13 +69,13 @@ def find_ground(subject: Subject) -> Ground:
         samples(caps.block_sizes, BLOCK_SIZES) if source == "cache" else [16],
         samples(caps.group_sizes, GROUPS),
     ):
-        kv_format, scales = _format(dtype, caps)
-        fields = {
+        stored, scales = _format(dtype, caps)
+        fields: dict[str, Any] = {
             "num_heads": 2 * group,
             "num_kv_heads": 2,
             "head_size": head,
             "dtype": dtype,
-            "kv_format": kv_format,
+            "kv_format": stored,
             "kv_scales": scales,
             "block_size": block,
             "kind": kind,
@@ -110,5 +111,7 @@ def _format(dtype: str, caps: Capabilities) -> tuple[str, str]:
     own = DTYPE_FORMATS[dtype]
     if own in caps.kv_formats or not caps.kv_formats:
         return own, "none"
-    scaled = sorted(caps.kv_formats)[0]
-    return scaled, next((s for s in ("tensor", "head") if s in caps.kv_scales), "none")
+    other = min(caps.kv_formats, key=lambda name: (kv_format(name).scaled, name))
+    if not kv_format(other).scaled:
+        return other, "none"
+    return other, next((s for s in ("tensor", "head") if s in caps.kv_scales), "none")

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from .closed_forms import probe_means
-from .data import data_of
 from .ground import Ground
-from .oracle import Tolerance, expected, require_close, tolerance
+from .oracle import Tolerance, require_close, tolerance_of
 from .problem import Problem, Rows
 from .rig import Result, Rig, require_right
 from .shrink import Judge
 from .subject import Subject
 
 EXACT: dict[str, float] = {"k_scale": 0.25, "v_scale": 0.25}
-"""Scales with which 8-bit formats hold the small whole numbers of closed forms."""
+"""Scales with which 8-bit formats hold small whole numbers."""
 PHASES: dict[str, Rows] = {
     "decode": ((1, 1), (1, 3), (1, 4), (1, 5), (1, 9)),
     "extend": ((3, 9), (2, 5), (6, 7)),
@@ -66,7 +65,7 @@ def by_closed_form(out: Callable[[Problem], Tensor], lse: Callable[[Problem], Te
 
     def judge(subject: Subject, problem: Problem) -> None:
         result = Rig(subject, problem).solve(problem)
-        bounds = closed_tolerance(problem)
+        bounds = tolerance_of(problem)
         require_close("out", result.out, out(problem).expand(result.out.shape), bounds.out)
         if lse is not None and result.lse is not None:
             require_close("LSE", result.lse, lse(problem).expand(result.lse.shape), bounds.lse)
@@ -76,16 +75,7 @@ def by_closed_form(out: Callable[[Problem], Tensor], lse: Callable[[Problem], Te
 
 def require_probe(problem: Problem, result: Result) -> None:
     """Raise `Broken` unless `result` is that of a uniform probe."""
-    require_close("out", result.out, probe_means(problem).expand(result.out.shape), closed_tolerance(problem).out)
-
-
-def closed_tolerance(problem: Problem) -> Tolerance:
-    """The tolerance of a closed form, wider by what the KV format cannot store of its numbers."""
-    right = expected(problem)
-    bounds = tolerance(problem.spec, max(k for _, k in problem.rows), right.largest_value, right.largest_logit)
-    stored = (v.double() for v in data_of(problem).values if len(v))
-    rounding = max((float((v - v.round()).abs().max()) for v in stored), default=0.0)
-    return Tolerance(out=bounds.out + 2 * rounding, lse=bounds.lse)
+    require_close("out", result.out, probe_means(problem).expand(result.out.shape), tolerance_of(problem).out)
 
 
 def require_alike(what: str, one: Result, other: Result, bounds: Tolerance | None = None) -> None:

@@ -79,14 +79,15 @@ class Rig:
     def forward(self, scene: Scene, plan: Any) -> Result:
         """Attend, and see to it that nothing else was done. What is not written comes out as NaN."""
         watch = _Watch(scene)
+        shared = scene.problem.shared and scene.cache is not None
         out, lse = _outputs(scene)
         call(
             "forward",
             lambda: self.backend.forward(
                 scene.layer,
                 scene.query,
-                key=None if scene.problem.shared else scene.key,
-                value=None if scene.problem.shared else scene.value,
+                key=None if shared else scene.key,
+                value=None if shared else scene.value,
                 kv_cache=scene.cache,
                 plan=plan,
                 out=out.tensor,
@@ -136,7 +137,7 @@ def _outputs(scene: Scene) -> tuple[Fenced, Fenced | None]:
     rows, extra = len(scene.query), spec.num_heads if problem.strided else 0
     shape = (rows, spec.num_heads, spec.head_size_v)
     strides = ((spec.num_heads + extra) * spec.head_size_v, spec.head_size_v, 1)
-    device = scene.query.device.type if scene.query.device.index is None else str(scene.query.device)
+    device = str(scene.query.device)
     out = Fenced.around(shape, scene.query.dtype, device, strides=strides)
     lse = None
     if spec.lse:

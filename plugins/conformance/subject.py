@@ -39,14 +39,15 @@ class Subject:
     capabilities: Capabilities = field(init=False)
 
     def __post_init__(self) -> None:
-        offered = call("capabilities", lambda: self.cls.capabilities(self.device))
-        if not isinstance(offered, Capabilities):
-            raise Broken(f"capabilities() gave {offered!r}, not Capabilities")
-        object.__setattr__(self, "capabilities", offered)
+        object.__setattr__(self, "capabilities", self.capabilities_on(self.device))
 
     @property
     def torch_device(self) -> str:
         return self.device.torch_device
+
+    def capabilities_on(self, device: Device) -> Capabilities:
+        """What the class answers for `device`, asked anew."""
+        return ask(f"capabilities() of {device.name}", lambda: self.cls.capabilities(device), Capabilities)
 
     def make(self, spec: AttentionSpec, limits: Limits, workspace: Workspace) -> AttentionBackend[Any]:
         """An instance; what its constructor raises becomes `Broken`."""
@@ -59,19 +60,16 @@ class Subject:
     def objections(self, spec: AttentionSpec) -> tuple[Mismatch, ...]:
         """Why the backend does not offer layers like `spec`: fields it does not declare, and its own refusals."""
         found = mismatches(spec, self.capabilities)
-        refused = call("refusals", lambda: tuple(self.cls.refusals(spec, self.device)))
-        if wrong := [item for item in refused if not isinstance(item, Mismatch)]:
-            raise Broken(f"refusals() gave {wrong[0]!r}, not Mismatch", "contract")
-        return (*found, *refused)
+        refused = call("refusals()", lambda: tuple(self.cls.refusals(spec, self.device)))
+        return (*found, *(ask("refusals()", lambda item=item: item, Mismatch) for item in refused))
 
     def reasons(self, problem: Problem) -> tuple[str, ...]:
         """Why the backend, by its own word, need not solve `problem`; empty means that it has to."""
         found = list(self.objections(problem.spec))
         caps = self.capabilities
-        if problem.spec.kv_source == "cache" and (
-            problem.layout not in caps.layouts or problem.layout not in self.layouts
-        ):
-            found.append(Mismatch(field="layout", asked=problem.layout, offered=", ".join(caps.layouts) or None))
+        known = tuple(name for name in caps.layouts if name in self.layouts)
+        if problem.spec.kv_source == "cache" and problem.layout not in known:
+            found.append(Mismatch(field="layout", asked=problem.layout, offered=", ".join(known) or None))
         if not caps.zero_length_rows and any(0 in row for row in problem.rows):
             found.append(Mismatch(field="zero_length_rows", asked=True, offered=None))
         if problem.poison not in ("any", "zero") and caps.needs_zeroed_cache:
@@ -79,6 +77,14 @@ class Subject:
         if problem.loose and caps.exact_seq_lens:
             found.append(Mismatch(field="seq_lens_cpu", asked=None, offered="exact lengths (exact_seq_lens)"))
         return tuple(map(str, found))
+
+
+def ask(what: str, function: Callable[[], object], kind: type[T]) -> T:
+    """The answer of the backend's own code, where the result has to be a `kind`."""
+    answer = call(what, function)
+    if not isinstance(answer, kind):
+        raise Broken(f"{what} gave {answer!r}, not {kind.__name__}", "contract")
+    return answer
 
 
 def call(what: str, function: Callable[[], T]) -> T:

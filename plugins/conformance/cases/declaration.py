@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ....core.attention import KV_FORMATS, AttentionSpec, Availability, Capabilities, Device, Sizes
+from ....core.attention import KV_FORMATS, AttentionSpec, Availability, Device, Sizes
 from ....core.attention.spec import KINDS, KV_SOURCES, MASKS
 from ..broken import Broken, Skipped
 from ..case import Draft
@@ -13,13 +13,13 @@ from ..ground import DTYPES, GROUPS, Ground, least
 from ..judges import PHASES, by_reference
 from ..problem import Problem, Rows
 from ..rig import Rig
-from ..subject import Subject, call
+from ..subject import Subject, ask, call
 
 ELSEWHERE = (
-    Device(platform="cuda", name="a card", arch="sm_90", capability=(9, 0), assumed=True),
-    Device(platform="rocm", name="a card", arch="gfx942", assumed=True),
-    Device(platform="cpu", name="a CPU", arch="aarch64", assumed=True),
-    Device(platform="another", name="a thing", arch="unheard-of", assumed=True),
+    Device(platform="cuda", name="an assumed H100", arch="sm_90", capability=(9, 0), assumed=True),
+    Device(platform="rocm", name="an assumed MI300X", arch="gfx942", assumed=True),
+    Device(platform="cpu", name="an assumed Arm CPU", arch="aarch64", assumed=True),
+    Device(platform="another", name="a device nobody knows", arch="unheard-of", assumed=True),
 )
 """Devices that are not here: what a backend can do on them is asked by whoever plans for them."""
 LARGEST = 1024
@@ -64,28 +64,23 @@ def declared(ground: Ground, full: bool) -> Iterator[Draft]:
 
 
 def _pure(subject: Subject, problem: Problem) -> None:
-    again = subject.cls.capabilities(replace(subject.device))
-    if again != subject.capabilities:
+    if subject.capabilities_on(replace(subject.device)) != subject.capabilities:
         raise Broken("capabilities() of an equal device gave something else the second time")
 
 
 def _stays(subject: Subject, problem: Problem) -> None:
     Rig(subject, problem).solve(problem)
-    if call("capabilities", lambda: subject.cls.capabilities(subject.device)) != subject.capabilities:
+    if subject.capabilities_on(subject.device) != subject.capabilities:
         raise Broken("capabilities() gives something else now that the backend was used")
 
 
 def _elsewhere(subject: Subject, _: Problem) -> None:
     for device in ELSEWHERE:
-        found = call(f"capabilities() of a {device.platform} device", lambda d=device: subject.cls.capabilities(d))
-        if not isinstance(found, Capabilities):
-            raise Broken(f"capabilities() of a {device.platform} device gave {found!r}")
+        subject.capabilities_on(device)
 
 
 def _availability(subject: Subject, _: Problem) -> None:
-    found = call("availability", subject.cls.availability)
-    if not isinstance(found, Availability):
-        raise Broken(f"availability() gave {found!r}, not Availability")
+    ask("availability()", subject.cls.availability, Availability)
 
 
 def _options(subject: Subject, _: Problem) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ....core.attention import model_window
 from ..case import Draft
@@ -29,7 +30,7 @@ def keys(ground: Ground, full: bool) -> Iterator[Draft]:
     """Decode rows whose lengths lie around the ends of blocks; without causality, where that is offered."""
     size = ground.fields["block_size"]
     around: Rows = tuple((1, n) for n in sorted({1, size - 1, size, size + 1, 2 * size, 3 * size + 1, 41} - {0}))
-    open_ = {"causal": False not in ground.capabilities.causal}
+    open_: dict[str, Any] = {"causal": False not in ground.capabilities.causal}
     yield "decode", BY_PROBE, closed(ground, around, **open_)
     yield "other-cache", BY_PROBE, replace(closed(ground, around, kv_source="cache", **open_), shared=True)
     for layout in ground.capabilities.layouts[1:]:
@@ -45,7 +46,11 @@ def causal(ground: Ground, full: bool) -> Iterator[Draft]:
         yield f"yes-{name}", BY_PROBE, problem
     for name, problem in phases(ground, causal=False):
         yield f"no-{name}", BY_PROBE, problem
-    yield "prefill-from-the-cache", BY_PROBE, replace(closed(ground, ((9, 9), (5, 5)), causal=True), shared=True)
+    yield (
+        "prefill-from-the-cache",
+        BY_PROBE,
+        replace(closed(ground, ((9, 9), (5, 5)), causal=True, kv_source="cache"), shared=True),
+    )
 
 
 def empty_rows(ground: Ground, full: bool) -> Iterator[Draft]:
@@ -70,7 +75,7 @@ def window(ground: Ground, full: bool) -> Iterator[Draft]:
     for left, right in ((2, 2), (0, 3), (3, 0), (-1, 2), (2, -1)) if full else ((2, 1), (-1, 2), (2, -1)):
         for name, problem in phases(ground, causal=False, window=(left, right)):
             yield f"sides-{left}-{right}-{name}", BY_PROBE, problem
-    of_four = {"causal": True, "window": model_window(4), "kv_source": "cache"}
+    of_four: dict[str, Any] = {"causal": True, "window": model_window(4), "kv_source": "cache"}
     for size in sorted({2, 4, 16, ground.fields["block_size"]}):
         for chunks in CHUNKS:
             name = "+".join(map(str, chunks)) if len(chunks) < 9 else "ones"

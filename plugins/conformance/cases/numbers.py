@@ -75,16 +75,12 @@ def dtypes(ground: Ground, full: bool) -> Iterator[Draft]:
 
 def precision(ground: Ground, full: bool) -> Iterator[Draft]:
     """The share of ones behind a third as many zeros: a sum in a 16-bit float stops growing long before it is done."""
+    by_share = by_closed_form(_share_of_ones)
+    causal = False not in ground.capabilities.causal
     for dtype in ("float16", "bfloat16", "float32"):
         for keys in (5000, 40000) if full else (5000,):
-            spec = {"dtype": dtype, "causal": False not in ground.capabilities.causal}
-            yield (
-                f"{dtype}-{keys}",
-                by_closed_form(_share_of_ones),
-                ground.problem(((1, keys),), spec=spec, fill="late"),
-            )
-    rows: Rows = ((3, 5000),)
-    yield "extend", by_closed_form(_share_of_ones), ground.problem(rows, spec={"causal": False}, fill="late")
+            yield f"{dtype}-{keys}", by_share, closed(ground, ((1, keys),), "late", dtype=dtype, causal=causal)
+    yield "extend", by_share, closed(ground, ((3, 5000),), "late", causal=False)
 
 
 def formats(caps: Capabilities) -> Iterator[tuple[str, str]]:

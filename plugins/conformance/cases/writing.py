@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,20 +22,18 @@ ROWS: Rows = ((1, 5), (1, 9), (3, 11), (6, 6))
 
 def writing(ground: Ground, full: bool) -> Iterator[Draft]:
     """New rows of a step in every layout, byte for byte as the layout's own scatter writes them."""
+    cache = {"kv_source": "cache"}
     for layout in ground.capabilities.layouts:
-        yield f"rows-{layout}", writes, ground.problem(ROWS, layout=layout)
-        yield f"strided-{layout}", writes, ground.problem(ROWS, layout=layout, strided=True)
-        yield f"odd-heads-{layout}", writes, ground.problem(ROWS, spec={"num_kv_heads": 3}, layout=layout)
-    yield "padding", writes, ground.problem(ROWS, padded_rows=4, padded_queries=1)
-    yield "no-slot-at-all", Slots(lambda slots: torch.full_like(slots, -1)), ground.problem(ROWS)
-    yield (
-        "every-other-slot",
-        Slots(lambda slots: torch.where(torch.arange(len(slots)) % 2 == 0, slots, -1)),
-        (ground.problem(ROWS)),
-    )
-    yield "in-any-order", Slots(lambda slots: slots.flip(0)), ground.problem(ROWS)
-    yield "no-row", writes, ground.problem(((0, 3), (0, 7)))
-    yield "long", writes, ground.problem(((257, 257), (70, 300)))
+        yield f"rows-{layout}", writes, ground.problem(ROWS, spec=cache, layout=layout)
+        yield f"strided-{layout}", writes, ground.problem(ROWS, spec=cache, layout=layout, strided=True)
+        yield f"odd-heads-{layout}", writes, ground.problem(ROWS, spec={"num_kv_heads": 3, **cache}, layout=layout)
+    plain = ground.problem(ROWS, spec=cache)
+    yield "padding", writes, replace(plain, padded_rows=4, padded_queries=1)
+    yield "no-slot-at-all", Slots(lambda slots: torch.full_like(slots, -1)), plain
+    yield "every-other-slot", Slots(lambda slots: torch.where(torch.arange(len(slots)) % 2 == 0, slots, -1)), plain
+    yield "in-any-order", Slots(lambda slots: slots.flip(0)), plain
+    yield "no-row", writes, ground.problem(((0, 3), (0, 7)), spec=cache)
+    yield "long", writes, ground.problem(((257, 257), (70, 300)), spec=cache)
 
 
 class Slots:
