@@ -20,7 +20,9 @@ from support.tiny import tiny_folder
 PAGE = page("cli.md")
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 TOP: Any = typer.main.get_command(app)
-COMMANDS = {name: TOP.get_command(None, name)._real() for name in ("generate", "backends", "explain", "bench")}
+COMMANDS = {
+    name: TOP.get_command(None, name)._real() for name in ("generate", "backends", "explain", "compile", "bench")
+}
 COMMANDS |= {f"bench {name}": command for name, command in COMMANDS["bench"].commands.items()}
 PROGRAMS = {"headstock": TOP, **{f"headstock {name}": command for name, command in COMMANDS.items()}}
 DYNAMIC = {"peak_flops", "libraries", "logprobs"}

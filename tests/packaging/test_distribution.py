@@ -71,7 +71,7 @@ def test_the_wheel_holds_what_the_tree_holds(contents):
 
 
 def test_tests_and_docs_stay_out_of_the_wheel(contents):
-    assert not [name for name in contents if name.split("/")[1] in OUTSIDE_THE_PACKAGE or "test_" in name]
+    assert not [name for name in contents if name.split("/")[1] in OUTSIDE_THE_PACKAGE or "/test_" in name]
 
 
 def test_the_wheel_is_pure_python(distributions, contents):

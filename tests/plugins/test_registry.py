@@ -152,7 +152,7 @@ class TestUnknown:
         with pytest.raises(BackendError) as error:
             registry().find("FLASH_ATN")
         assert "did you mean: flash_attn\n" in str(error.value)
-        assert "known here: flash_attn (unavailable: package flash-attn is not installed), reference" in str(
+        assert "known here: cpu, flash_attn (unavailable: package flash-attn is not installed), reference" in str(
             error.value
         )
 
