@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -16,10 +17,12 @@ from ..core.errors import BackendError, HeadstockError
 from .check_worker import Message
 from .checking import Order
 
-MOST_DEATHS = 20
+MOST_DEATHS = 10
 """Processes that a backend may end before the rest of its cases is given up."""
+DEATHS_OF_ONE = 3
+"""Processes that may end in cases of one convention before the rest of those is given up."""
 START_SECONDS = 300.0
-"""Time until the first case: libraries load, kernels may compile."""
+"""Time until the first case, and for that one: libraries load, kernels may compile."""
 PROGRAM = "import sys; sys.path[:] = {path!r}; from headstock.entrypoints.check_worker import main; main()"
 
 
@@ -31,10 +34,12 @@ def messages(order: Order, timeout: float) -> Iterator[Message]:
     refused for.
     """
     done: set[str] = set()
+    deaths: Counter[str] = Counter()
     total = 0
     for life in range(MOST_DEATHS + 1):
         finished = False
-        for message in _one_life(order, done, timeout):
+        tried = {"done": sorted(done), "given_up": [name for name, n in deaths.items() if n >= DEATHS_OF_ONE]}
+        for message in _one_life(order, tried, timeout):
             match message["event"]:
                 case "refused":
                     raise HeadstockError(message["reason"])
@@ -44,42 +49,46 @@ def messages(order: Order, timeout: float) -> Iterator[Message]:
                     total = message["cases"]
                 case "ended":
                     done.add(message["outcome"]["case"])
+                    if message.get("died"):
+                        deaths[message["outcome"]["convention"]] += 1
                 case "finished":
                     finished = True
                     continue
                 case _:
                     pass
             yield message
-        if finished or len(done) >= total:
+        if finished:
             break
     yield {"event": "finished", "unrun": max(0, total - len(done))}
 
 
-def _one_life(order: Order, done: set[str], timeout: float) -> Iterator[Message]:
+def _one_life(order: Order, tried: Message, timeout: float) -> Iterator[Message]:
     """The messages of one process, and a failed outcome for the case in which it ended."""
     program = PROGRAM.format(path=[entry or os.getcwd() for entry in sys.path])
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(json.dumps({"order": asdict(order), "done": sorted(done)}).encode())
+        process.stdin.write(json.dumps({"order": asdict(order), **tried}).encode())
         process.stdin.close()
         running: Message | None = None
         ended = False
-        late = ""
         lines = _Lines(process.stdout.fileno())
-        while (line := lines.read(timeout if running else START_SECONDS)) is not None:
+        patience, begun = START_SECONDS, time.monotonic()
+        while (line := lines.read(patience)) is not None:
             message = json.loads(line)
             running = {"started": message, "ended": None}.get(message["event"], running)
+            if message["event"] == "ended":
+                patience = timeout
             ended = message["event"] in ("finished", "refused")
             yield message
+            begun = time.monotonic()
         if lines.timed_out:
             process.kill()
-            late = f"took longer than {timeout if running else START_SECONDS:g} seconds"
-        problem = late or _death(process.wait())
+        problem = f"took longer than {patience:g} seconds" if lines.timed_out else _death(process.wait())
         if running is not None:
-            yield _failed(running, problem)
-        elif not ended and not done:
+            yield _failed(running, problem, time.monotonic() - begun)
+        elif not ended and not tried["done"]:
             raise BackendError(f'backend "{order.backend}": the process {problem} before the first case')
     finally:
         process.kill()
@@ -87,17 +96,18 @@ def _one_life(order: Order, done: set[str], timeout: float) -> Iterator[Message]
         process.stdout.close()
 
 
-def _failed(started: Message, problem: str) -> Message:
+def _failed(started: Message, problem: str, seconds: float) -> Message:
     """The outcome of a case that ended its process."""
     return {
         "event": "ended",
+        "died": True,
         "outcome": {
             "case": started["case"],
             "convention": started["convention"],
             "status": "failed",
             "reason": f"the process {problem}",
             "problem": started["problem"],
-            "seconds": 0.0,
+            "seconds": seconds,
         },
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,31 +22,35 @@ Message = dict[str, Any]
 
 
 def main() -> None:
-    """Do what the request on stdin says: the fields of `Order`, and ids of cases that are done already."""
+    """Do what the request on stdin says: the fields of `Order`, ids of cases that are done already, and conventions
+    of which no more are to be tried.
+    """
     request = json.load(sys.stdin)
     with _own_stdout() as stream:
         try:
-            for message in work(request["order"], frozenset(request["done"])):
+            for message in work(request["order"], request["done"], request["given_up"]):
                 print(json.dumps(message), file=stream, flush=True)
         except HeadstockError as error:
             print(json.dumps({"event": "refused", "reason": str(error)}), file=stream, flush=True)
 
 
-def work(order: dict[str, Any], done: frozenset[str] = frozenset()) -> Iterator[Message]:
-    """Run the cases that are not `done`, and tell of each before and after."""
-    from ..plugins.conformance import run
+def work(order: dict[str, Any], done: Sequence[str] = (), given_up: Sequence[str] = ()) -> Iterator[Message]:
+    """Run the cases that are not `done`, nor of conventions that are `given_up`, and tell of each before and after."""
+    from ..plugins.conformance import check
     from .checking import Order, prepare
 
     prepared = prepare(Order(**order))
     subject = prepared.subject
-    cases = [case for case in prepared.cases if case.id not in done]
+    behind = frozenset(done)
+    cases = [case for case in prepared.cases if case.id not in behind and case.convention not in given_up]
     about = {"backend": subject.name, "package": prepared.package, "device": prepared.device, "cases": len(cases)}
     yield {"event": "prepared", **about}
     if prepared.failure:
         yield {"event": "ended", "outcome": asdict(prepared.failure)}
+    outcomes = check(subject, cases)
     for case in cases:
         yield {"event": "started", "case": case.id, "convention": case.convention, "problem": str(case.problem)}
-        outcome = run(case, subject)
+        outcome = next(outcomes)
         yield {"event": "ended", "outcome": asdict(outcome)}
         if outcome.status == "failed" and _device_is_lost(subject):
             return  # without saying that this is all: the parent goes on in a new process

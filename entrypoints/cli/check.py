@@ -18,7 +18,7 @@ from . import options
 from .console import note, print_json, print_table, show_log
 
 if TYPE_CHECKING:
-    from ...plugins.conformance import Outcome, Report
+    from ...plugins.conformance import Report
     from ..check_worker import Message
     from ..checking import Order
 
@@ -145,8 +145,9 @@ def _print(report: Report) -> None:
             (name, {"passed": "ok", "skipped": "-", "failed": "FAILED"}[count.verdict], *numbers, _why(report, name))
         )
     print_table(("convention", "", "pass", "skip", "fail", "skipped because"), rows)
-    for failure in report.failures:
-        _print_failure(report, failure)
+    for name, count in report.counts().items():
+        if count.failed:
+            _print_failures(report, name, count.failed)
     print(f"\n{_verdict(report)}")
 
 
@@ -156,11 +157,13 @@ def _why(report: Report, convention: str) -> str:
     return "; ".join(dict.fromkeys(re.sub(r": asked .*, offered ", ": offered ", part) for part in parts))
 
 
-def _print_failure(report: Report, failure: Outcome) -> None:
+def _print_failures(report: Report, convention: str, count: int) -> None:
+    """Of a convention's failures the smallest; all of them are in the JSON document."""
     from ...plugins.conformance import CONVENTIONS
 
-    print(f"\n{failure.convention}: {CONVENTIONS[failure.convention]}")
-    print(f"  {failure.case}")
+    failure = min((f for f in report.failures if f.convention == convention), key=lambda f: len(f.problem))
+    print(f"\n{convention}: {CONVENTIONS[convention]}")
+    print(f"  {failure.case}{f' and {count - 1} more' if count > 1 else ''}")
     print(f"  {failure.reason}")
     if failure.problem:
         print(f"  problem: {failure.problem}")
