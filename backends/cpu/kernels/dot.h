@@ -1,9 +1,25 @@
 // Products of few query rows with rows of K and V where they lie.
 #pragma once
 
+#include <algorithm>
+
 #include "storage.h"
 
 namespace headstock {
+
+constexpr int64_t LINE = 64;
+
+// Rows to ask for meanwhile.
+struct Ahead {
+    const char* const* rows = nullptr;
+    int64_t offset = 0, bytes = 0, count = 0;
+};
+
+// Asks for a row. The loop stays a loop: what fetches ahead by itself follows single instructions and their strides.
+INLINE void fetch(const char* row, int64_t bytes) {
+#pragma GCC unroll 1
+    for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(row + i, 0, 3);
+}
 
 // Logits of R query rows (padded, `stride` apart) with J keys. What is summed and what is held fits into 16 registers.
 template <class T, int R, int J>
@@ -65,6 +81,18 @@ INLINE void dot_four(const float* query, int64_t stride, const char* const* keys
     }
 }
 
+// The same with all keys of a run; up to three logits too many are written.
+template <class T, int R>
+void dot_run(const float* query, int64_t stride, const char* const* keys, int64_t offset, int64_t count, int64_t size,
+             float* logits, int64_t logits_stride, Ahead ahead) {
+    for (int64_t j = 0; j < count; j += 4) {
+        if (j < ahead.count)
+#pragma GCC unroll 1
+            for (int64_t i = j; i < j + 4; ++i) fetch(ahead.rows[i] + ahead.offset, ahead.bytes);
+        dot_four<T, R>(query, stride, keys + j, offset, size, logits + j, logits_stride);
+    }
+}
+
 // Vectors of columns that are summed at a time for R rows.
 template <int R>
 constexpr int COLUMNS = R == 4 ? 2 : 4;
@@ -98,6 +126,27 @@ INLINE void mix(const float* weights, int64_t weights_stride, const char* const*
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) store(sums + r * stride + n * W, total[r][n]);
+}
+
+// All columns of R rows, for all keys of a run.
+template <class T, int R>
+void mix_run(const float* weights, int64_t weights_stride, const char* const* values, int64_t offset, int64_t count,
+             int64_t size, float* sums, int64_t stride, Ahead ahead) {
+    constexpr int N = COLUMNS<R>;
+    const int64_t share = (ahead.count * N * W + size - 1) / size;  // rows to ask for a time
+    int64_t column = 0, asked = 0;
+    const auto ask = [&](int64_t end) INLINE_LAMBDA {
+        for (; asked < std::min(end, ahead.count); ++asked) fetch(ahead.rows[asked] + ahead.offset, ahead.bytes);
+    };
+    for (; column + N * W <= size; column += N * W, offset += N * W * int64_t(sizeof(T))) {
+        ask(asked + share);
+        mix<T, R, N, false>(weights, weights_stride, values, offset, count, 0, sums + column, stride);
+    }
+    ask(ahead.count);
+    for (; column + W <= size; column += W, offset += W * int64_t(sizeof(T)))
+        mix<T, R, 1, false>(weights, weights_stride, values, offset, count, 0, sums + column, stride);
+    if (column < size)
+        mix<T, R, 1, true>(weights, weights_stride, values, offset, count, int(size - column), sums + column, stride);
 }
 
 // Calls f(R, first row) for groups of up to four of the rows.

@@ -2,7 +2,7 @@
 //
 // What decides is how the memory is read. Processors fetch ahead by themselves only along runs of addresses, and small
 // pages of one head are short ones. So a task has several KV heads and goes block by block, in a block head by head: in
-// head-major pages that is one run. The rows a few keys ahead are asked for explicitly, four at a time and in order.
+// head-major pages that is one run. On top of that the rows of the next run are asked for while these are computed.
 #pragma once
 
 #include "dot.h"
@@ -12,21 +12,41 @@
 
 namespace headstock {
 
-#ifndef HX_MIX
-#define HX_MIX 8
-#endif
-#ifndef HX_AB
-#define HX_AB 4096
-#endif
-constexpr int64_t MOST_AHEAD = 32;   // keys between asking for a row and using it
-constexpr int64_t MIX_KEYS = HX_MIX;   // keys whose values are summed before the sums go back to memory
-constexpr int64_t LINE = 64;
+constexpr int64_t NEAR = 4096;  // bytes that are asked for before they are used, and about as many that are taken at a time
+
+constexpr int64_t LOGITS = STREAM_KEYS + 16;  // of a row: keys are taken by fours, so up to three are too many
+
+// Keys of one head that lie together, or as many of them as are taken at a time.
+struct Run {
+    int64_t head, first, count;
+};
+
+// The runs of some keys and heads, in the order of memory: block by block, in a block head by head.
+struct Walk {
+    Range heads;
+    int64_t keys, unit, step;
+    int64_t unit_first, unit_end, head = heads.first, key = 0;
+
+    bool done() const { return unit_first >= keys; }
+    Run run() const { return {head, key, std::min(step, unit_end - key)}; }
+
+    void next() {
+        key += step;
+        if (key < unit_end) return;
+        if (++head == heads.end) {
+            head = heads.first;
+            unit_first = unit_end;
+            unit_end = std::min(keys, unit_end + unit);
+        }
+        key = unit_first;
+    }
+};
 
 struct StreamScratch {
-    const char *key[STREAM_KEYS + MOST_AHEAD], *value[STREAM_KEYS + MOST_AHEAD];
+    const char *key[STREAM_KEYS + 4], *value[STREAM_KEYS + 4];
     float *query, *sums;
     alignas(64) float top[TASK_ROWS], total[TASK_ROWS];
-    alignas(64) float logits[TASK_ROWS * STREAM_KEYS];
+    alignas(64) float logits[TASK_ROWS * LOGITS];
     alignas(64) float rest[1];
 
     static int64_t bytes(const Problem& problem) {
@@ -39,12 +59,6 @@ struct StreamScratch {
     }
 };
 
-// Asks for a row. The loop stays a loop: what fetches ahead by itself follows single instructions and their strides.
-INLINE void fetch(const char* row, int64_t bytes) {
-#pragma GCC unroll 1
-    for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(row + i, 0, 3);
-}
-
 template <class T>
 struct Stream {
     const Call& call;
@@ -54,36 +68,36 @@ struct Stream {
     const Problem& problem = *call.problem;
     const int64_t group = group_of(problem), rows = task.tokens * group, keys = task.end - task.first;
     const int64_t size = problem.head_size, size_v = problem.head_size_v;
+    const int64_t bytes = size * int64_t(sizeof(T)), bytes_v = size_v * int64_t(sizeof(T));
     const int64_t padded = padded_keys(problem), padded_v = padded_values(problem);
-    const int64_t unit = unit_of(problem);
+    Walk asked{};
 
     void run() {
         scratch.carve(problem);
         addresses(call, task, task.first, keys, scratch.key, scratch.value);
-        for (int64_t i = keys; keys && i < keys + MOST_AHEAD; ++i) {
+        for (int64_t i = keys; keys && i < keys + 4; ++i) {
             scratch.key[i] = scratch.key[keys - 1];
             scratch.value[i] = scratch.value[keys - 1];
         }
+        asked = walk(bytes);
+        ask(scratch.key, call.key_head, bytes);
         for (int64_t head = heads.first; head < heads.end; ++head) {
             load_queries(call, task, head, padded, query(head));
             std::fill_n(sums(head).values, rows * padded_v, 0.0f);
         }
-#ifndef HX_SKIPK
         multiply_keys();
-#endif
-        for (int64_t i = 0; i < std::min(MOST_AHEAD, keys); ++i)
-            fetch(scratch.value[i] + heads.first * call.value_head, size_v * int64_t(sizeof(T)));
-        for (int64_t head = heads.first; head < heads.end; ++head)
+        asked = walk(bytes_v);
+        ask(scratch.value, call.value_head, bytes_v);
+        for (int64_t head = heads.first; head < heads.end; ++head) {
             for (int64_t r = 0; r < rows; ++r) weigh_row(head, r);
-#ifndef HX_SKIPV
+        }
         multiply_values();
-#endif
         for (int64_t head = heads.first; head < heads.end; ++head) finish(call, task, head, sums(head));
     }
 
     int64_t row_of(int64_t head) const { return (head - heads.first) * rows; }
     float* query(int64_t head) const { return scratch.query + row_of(head) * padded; }
-    float* logits(int64_t head, int64_t r) const { return scratch.logits + (row_of(head) + r) * STREAM_KEYS; }
+    float* logits(int64_t head, int64_t r) const { return scratch.logits + (row_of(head) + r) * LOGITS; }
 
     Sums sums(int64_t head) const {
         if (task.parts > 1) return part_of(call, task, head, task.part);
@@ -91,38 +105,37 @@ struct Stream {
         return {scratch.sums + row * padded_v, scratch.top + row, scratch.total + row, padded_v};
     }
 
-    // Calls f(head, key, end of its unit, place ahead) for every `step` of the keys, in the order of memory.
-    struct Place { int64_t head, key; };
+    Walk walk(int64_t row_bytes) const {
+        const int64_t unit = unit_of(problem), first_end = std::min(keys, unit - task.first % unit);
+        return {heads, keys, unit, std::clamp<int64_t>(NEAR / row_bytes / 4 * 4, 4, 64), 0, first_end};
+    }
 
-    template <class F>
-    INLINE void walk(Range range, int64_t step, int64_t bytes, F&& f) const {
-        const int64_t distance = std::clamp<int64_t>(HX_AB / bytes / 8 * 8, 8, MOST_AHEAD);
-        int64_t end = (task.first + range.first) / unit * unit - task.first;
-        for (int64_t first = range.first; first < range.end; first = end) {
-            end = std::min(range.end, end + unit);
-            for (int64_t head = heads.first; head < heads.end; ++head) {
-                for (int64_t j = first; j < end; j += step) {
-                    Place ahead{head, j + distance};
-                    if (ahead.key >= end) {
-                        ahead = {head + 1, first + ahead.key - end};
-                        if (ahead.head == heads.end) ahead = {heads.first, end + ahead.key - first};
-                    }
-                    f(head, j, end, Place{ahead.head, std::min(ahead.key, keys)});
-                }
-            }
+    // Asks for the first rows.
+    void ask(const char* const* rows, int64_t head_stride, int64_t row_bytes) {
+        for (int64_t left = NEAR; left > 0 && !asked.done(); asked.next()) {
+            const Run run = asked.run();
+            left -= run.count * row_bytes;
+            for (int64_t i = 0; i < run.count; ++i) fetch(rows[run.first + i] + run.head * head_stride, row_bytes);
         }
     }
 
+    // The next run to ask for, unless that is far enough ahead.
+    Ahead ahead(const char* const* rows, int64_t head_stride, int64_t row_bytes) {
+        if (asked.done()) return {};
+        const Run run = asked.run();
+        asked.next();
+        return {rows + run.first, run.head * head_stride, row_bytes, run.count};
+    }
+
     void multiply_keys() {
-        const int64_t bytes = size * int64_t(sizeof(T)), stride = call.key_head;
-        walk({0, keys}, 4, bytes, [&](int64_t head, int64_t j, int64_t, Place ahead) INLINE_LAMBDA {
-#pragma GCC unroll 1
-            for (int i = 0; i < 4; ++i) fetch(scratch.key[ahead.key + i] + ahead.head * stride, bytes);
-            by_fours(rows, [&](auto count, int64_t r) INLINE_LAMBDA {
-                dot_four<T, count>(query(head) + r * padded, padded, scratch.key + j, head * stride, size, logits(head, r) + j,
-                              STREAM_KEYS);
+        for (Walk at = walk(bytes); !at.done(); at.next()) {
+            const Run run = at.run();
+            const Ahead next = ahead(scratch.key, call.key_head, bytes);
+            by_fours(rows, [&](auto count, int64_t r) {
+                dot_run<T, count>(query(run.head) + r * padded, padded, scratch.key + run.first, run.head * call.key_head,
+                                  run.count, size, logits(run.head, r) + run.first, LOGITS, r ? Ahead{} : next);
             });
-        });
+        }
     }
 
     Range seen(int64_t token) const {
@@ -167,39 +180,18 @@ struct Stream {
     }
 
     void add(Range range, int64_t first_row, int64_t count) {
-        const int64_t stride = call.value_head;
-        walk(range, MIX_KEYS, size_v * int64_t(sizeof(T)), [&](int64_t head, int64_t j, int64_t end, Place ahead) INLINE_LAMBDA {
-            const Sums to = sums(head);
-            const int64_t n = std::min(MIX_KEYS, end - j);
-            by_fours(count, [&](auto R, int64_t r) INLINE_LAMBDA {
-                mix_rows<R>(logits(head, first_row + r) + j, scratch.value + j, head * stride, n,
-                            to.values + (first_row + r) * padded_v, scratch.value + ahead.key, ahead.head * stride, r == 0);
+        for (Walk at = walk(bytes_v); !at.done(); at.next()) {
+            const Run run = at.run();
+            const Ahead next = ahead(scratch.value, call.value_head, bytes_v);
+            const int64_t first = std::max(run.first, range.first), n = std::min(run.first + run.count, range.end) - first;
+            if (n <= 0) continue;
+            float* to = sums(run.head).values;
+            by_fours(count, [&](auto R, int64_t r) {
+                mix_run<T, R>(logits(run.head, first_row + r) + first, LOGITS, scratch.value + first,
+                              run.head * call.value_head, n, size_v, to + (first_row + r) * padded_v, padded_v,
+                              r ? Ahead{} : next);
             });
-        });
-    }
-
-    // All columns of R rows. Rows ahead are asked for between them.
-    template <int R>
-    INLINE void mix_rows(const float* weights, const char* const* values, int64_t offset, int64_t count, float* sums,
-                         const char* const* ahead, int64_t ahead_offset, bool asks) {
-        constexpr int N = COLUMNS<R>;
-        const int64_t bytes = size_v * int64_t(sizeof(T)), share = std::max<int64_t>(1, MIX_KEYS * N * W / size_v);
-        int64_t column = 0, asked = asks ? 0 : MIX_KEYS;
-        const auto ask = [&](int64_t more) INLINE_LAMBDA {
-            for (; more && asked < MIX_KEYS; --more, ++asked) fetch(ahead[asked] + ahead_offset, bytes);
-        };
-        for (; column + N * W <= size_v; column += N * W) {
-            ask(share);
-            mix<T, R, N, false>(weights, STREAM_KEYS, values, offset + column * int64_t(sizeof(T)), count, 0,
-                                sums + column, padded_v);
         }
-        ask(MIX_KEYS);
-        for (; column + W <= size_v; column += W)
-            mix<T, R, 1, false>(weights, STREAM_KEYS, values, offset + column * int64_t(sizeof(T)), count, 0,
-                                sums + column, padded_v);
-        if (column < size_v)
-            mix<T, R, 1, true>(weights, STREAM_KEYS, values, offset + column * int64_t(sizeof(T)), count,
-                               int(size_v - column), sums + column, padded_v);
     }
 };
 

@@ -10,14 +10,8 @@ namespace headstock {
 
 // Fixed sizes, so that a row's result depends on nothing but itself: neither batch mates nor the number of threads.
 constexpr int64_t STREAM_ROWS = 16;    // up to so many query rows, K and V are read once and never copied
-#ifndef HX_KEYS
-#define HX_KEYS 256
-#endif
-constexpr int64_t STREAM_KEYS = HX_KEYS;   // keys of one task then
-#ifndef HX_ROWS
-#define HX_ROWS 64
-#endif
-constexpr int64_t TASK_ROWS = HX_ROWS;      // query rows of all KV heads of one task then
+constexpr int64_t STREAM_KEYS = 512;   // keys of one task then
+constexpr int64_t TASK_ROWS = 64;      // query rows of all KV heads of one task then
 constexpr int64_t TILE_ROWS = 144;     // query rows of a tile
 constexpr int64_t TILE_KEYS = 64;      // keys that are packed at a time
 constexpr int64_t SPLIT_KEYS = 4096;   // keys of one task of tiles
