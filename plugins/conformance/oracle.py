@@ -94,11 +94,11 @@ def require_close(what: str, got: Tensor, wanted: Tensor, bound: float, conventi
         raise Broken(f"{what} has shape {tuple(got.shape)}, not {tuple(wanted.shape)}", convention)
     got, wanted = got.double(), wanted.double()
     alike = (got == wanted) | (got.isnan() & wanted.isnan())
-    wrong = ~(alike | ((got - wanted).abs() <= bound))
+    distance = (got - wanted).abs()
+    wrong = ~(alike | (distance.isfinite() & (distance <= bound)))
     if not bool(wrong.any()):
         return
-    distance = torch.where(wrong, (got - wanted).abs().nan_to_num(math.inf, math.inf), 0.0)
-    place = rest = int(distance.argmax())
+    place = rest = int(torch.where(wrong, distance.nan_to_num(math.inf, math.inf), 0.0).argmax())
     index: list[int] = []
     for size in reversed(got.shape):
         rest, i = divmod(rest, size)

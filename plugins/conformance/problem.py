@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ...core.attention import AttentionSpec
 from ...core.errors import InvalidInput
+from .fills import FILLS
 
 Rows = tuple[tuple[int, int], ...]
+POISON = {"any": float("nan"), "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "zero": 0.0}
+"""What may lie where no sequence's data do, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,15 @@ def _rows(text: str) -> Rows:
     return rows
 
 
+def _one_of(known: Iterable[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"{text!r} is not one of {', '.join(known)}")
+        return text
+
+    return parse
+
+
 def _flag(text: str) -> bool:
     if text not in ("yes", "no"):
         raise ValueError("it is yes or no")
@@ -126,11 +138,11 @@ Words = dict[str, tuple[str, Callable[[str], Any], Callable[[Any], str]]]
 """Key in the text → field, how it is read, how it is written."""
 OWN: Words = {
     "rows": ("rows", _rows, _show_rows),
-    "fill": ("fill", str, str),
+    "fill": ("fill", _one_of(FILLS), str),
     "layout": ("layout", str, str),
     "seed": ("seed", int, str),
     "placement": ("placement", int, str),
-    "poison": ("poison", str, str),
+    "poison": ("poison", _one_of(POISON), str),
     "pad": ("padded_rows", int, str),
     "padq": ("padded_queries", int, str),
     "strided": ("strided", _flag, _show_flag),

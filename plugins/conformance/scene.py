@@ -14,9 +14,8 @@ from ...core.attention import AttentionBatch, KVCache, KVLayout, LayerParams, co
 from ...core.attention.cache import slots_of
 from .data import Data, data_of
 from .fence import Fenced
-from .problem import Problem
+from .problem import POISON, Problem
 
-POISON = {"any": float("nan"), "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "zero": 0.0}
 NULL_GARBAGE = 24.0
 """What the null block holds where rows of padding may read it: finite, and wrong for every other row."""
 Written = Literal["all", "context", "nothing"]
