@@ -43,7 +43,8 @@ def check(
     ] = None,
     seed: Annotated[int, Option(help="Of the made-up cases.")] = 0,
     attention_backend_config: Annotated[
-        str | None, Option(help="Options of backends, an object by name.", metavar="JSON|FILE")
+        str | None,
+        Option(help="Options of backends, an object by name.", metavar="JSON|FILE", rich_help_panel=options.CHOICE),
     ] = None,
     fail_fast: Annotated[bool, Option("--fail-fast", help="Stop at the first failure.")] = False,
     timeout: Annotated[float, Option(min=0.1, help="Seconds that a case may take.")] = 120.0,

@@ -21,7 +21,8 @@ PAGE = page("cli.md")
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 TOP: Any = typer.main.get_command(app)
 COMMANDS = {
-    name: TOP.get_command(None, name)._real() for name in ("generate", "backends", "explain", "compile", "bench")
+    name: TOP.get_command(None, name)._real()
+    for name in ("generate", "backends", "explain", "check", "compile", "bench")
 }
 COMMANDS |= {f"bench {name}": command for name, command in COMMANDS["bench"].commands.items()}
 PROGRAMS = {"headstock": TOP, **{f"headstock {name}": command for name, command in COMMANDS.items()}}

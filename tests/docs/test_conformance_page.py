@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from headstock.entrypoints.cli.app import app
 from headstock.plugins.conformance import CONVENTIONS, Outcome, Report, Subject, parse_problem
@@ -57,7 +58,7 @@ def test_its_commands_are_known():
 def test_its_pytest_options_are_the_plugins():
     from headstock.entrypoints import pytest_plugin
 
-    source = open(pytest_plugin.__file__, encoding="utf-8").read()
+    source = Path(pytest_plugin.__file__).read_text(encoding="utf-8")
     assert set(re.findall(r"--headstock-\w+", PAGE)) == set(re.findall(r'addoption\("(--headstock-\w+)"', source))
 
 

@@ -97,13 +97,14 @@ class TestTenLines:
     @pytest.mark.usefixtures("begun")
     def test_the_commands_of_the_page_run(self, model):
         found = commands(PAGE)
-        assert [words[0] for words in found] == ["backends", "explain", "generate"]
-        for words in found:
-            result = run_cli(*(model if word == "smollm2" else word for word in words))
-            assert result.code == 0, result.err
+        assert [words[0] for words in found] == ["backends", "explain", "generate", "check"]
+        results = [run_cli(*(model if word == "smollm2" else word for word in words)) for words in found]
+        assert [result.code for result in results] == [0, 0, 0, 0], [result.err for result in results]
+        answered, checked = results[2:]
         assert re.search(
-            r"^attention backend: plain \(my-attention 0.1.0\) for all 4 layers; why: flag", result.err, re.M
+            r"^attention backend: plain \(my-attention 0.1.0\) for all 4 layers; why: flag", answered.err, re.M
         )
+        assert "plain conforms: " in checked.out
 
     @pytest.mark.usefixtures("begun")
     def test_its_answer_is_the_references(self, model):

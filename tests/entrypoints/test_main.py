@@ -33,7 +33,7 @@ def three(name: str = "x") -> None: "The third command."
 
 app()
 """
-COMMANDS = ((), ("generate",), ("backends",), ("explain",))
+COMMANDS = ((), ("generate",), ("backends",), ("explain",), ("check",))
 
 
 def process(*words: str, site: Path | None = None, **options) -> subprocess.CompletedProcess[str]:
@@ -50,7 +50,7 @@ def test_the_version_is_that_of_the_package():
 def test_without_a_command_the_help_is_shown():
     result = run_cli()
     assert result.code == 2
-    assert "Usage: headstock" in result.out + result.err
+    assert "Usage: " in result.out + result.err
 
 
 def test_an_unknown_command_is_refused():
