@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -25,6 +26,7 @@ def main() -> None:
     """Do what the request on stdin says: the fields of `Order`, ids of cases that are done already, and conventions
     of which no more are to be tried.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends us
     request = json.load(sys.stdin)
     with _own_stdout() as stream:
         try:

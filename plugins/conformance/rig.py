@@ -14,7 +14,7 @@ from .broken import Broken
 from .fence import Fenced
 from .oracle import expected, require_close, tolerance_of
 from .problem import Problem
-from .scene import Scene, Written, scene_of
+from .scene import Scene, Written, block_table_of, scene_of
 from .subject import Subject, call
 
 
@@ -32,7 +32,12 @@ class Rig:
     """An instance for layers of one spec; made for the largest of the problems it will see."""
 
     def __init__(
-        self, subject: Subject, *problems: Problem, plans_in_flight: int = 1, workspace: Workspace | None = None
+        self,
+        subject: Subject,
+        *problems: Problem,
+        plans_in_flight: int = 1,
+        table_width: int = 1,
+        workspace: Workspace | None = None,
     ) -> None:
         self.subject = subject
         self.workspace = workspace or Workspace(subject.torch_device)
@@ -40,7 +45,7 @@ class Rig:
             max_num_reqs=max(len(p.rows) + p.padded_rows for p in problems),
             max_num_tokens=max(1, *(p.num_tokens + p.padded_tokens for p in problems)),
             max_model_len=max(k for p in problems for _, k in (*p.rows, (0, 1))) + 8,
-            max_blocks_per_req=max(-(-k // p.spec.block_size) + 2 for p in problems for _, k in (*p.rows, (0, 1))),
+            max_blocks_per_req=max(table_width, *(block_table_of(p).shape[1] for p in problems)),
             plans_in_flight=plans_in_flight,
         )
         self.backend: AttentionBackend[Any] = subject.make(problems[0].spec, limits, self.workspace)

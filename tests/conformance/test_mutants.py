@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from conformance.mutants.base import MUTANTS, Plain
 from conformance.mutants.catching import END, PAGE, START, first_failure, in_order, row
 
 from headstock.plugins.conformance import CONVENTIONS
 
-EACH = 2
-"""Mutants of a convention that every run tries; the rest is for `make test-heavy`."""
+EARLY = list(CONVENTIONS)[: list(CONVENTIONS).index("window")]
+"""Conventions whose mutants are stopped so soon that every run tries them all. Of the others it tries the first, and
+`make test-heavy` the rest."""
 
 
 def everyone() -> list:
-    """All mutants, those beyond the first few of a convention marked as heavy."""
-    seen: Counter[str] = Counter()
-    params = []
-    for name, cls in MUTANTS.items():
-        seen.update(cls.conventions[:1])
-        late = seen[cls.conventions[0]] > EACH
-        params.append(pytest.param(name, marks=pytest.mark.heavy if late else ()))
-    return params
+    """All mutants, the heavy ones marked."""
+    firsts = {cls.conventions[0]: name for name, cls in reversed(MUTANTS.items())}
+    light = {name for name, cls in MUTANTS.items() if cls.conventions[0] in EARLY} | set(firsts.values())
+    return [pytest.param(name, marks=() if name in light else pytest.mark.heavy) for name in MUTANTS]
 
 
 def table() -> dict[str, str]:

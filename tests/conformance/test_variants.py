@@ -6,10 +6,9 @@ import pytest
 from conformance.mutants.catching import first_failure
 from conformance.mutants.variants import VARIANTS
 
-OFTEN = ("RoundedWeights",)
 
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.heavy) for n in VARIANTS])
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", VARIANTS)
 def test_it_conforms(name):
     failure = first_failure(name, VARIANTS[name])
     assert failure is None, (failure.case, failure.reason, failure.problem)

@@ -140,7 +140,7 @@ def _replayed(support: GraphSupport, replayed: Rows) -> Judge:
         if offered < support:
             raise Skipped(str(Mismatch(field="graph", asked=support.name.lower(), offered=offered.name.lower())))
         later = replace(problem, rows=replayed, seed=problem.seed + 1, placement=problem.placement + 1)
-        rig = Rig(subject, problem, later)
+        rig = Rig(subject, problem, later, table_width=WIDTH)
         first, second = rig.scene(problem), rig.scene(later)
         key = GraphKey(padded_reqs=len(problem.rows), padded_tokens=problem.num_tokens, capturing=True)
         captured = replace(_widened(first.batch), graph=key, max_seq_len=rig.backend.limits.max_model_len)
