@@ -11,12 +11,9 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from ..core.errors import HeadstockError
-
-if TYPE_CHECKING:
-    from ..plugins.conformance import Subject
 
 Message = dict[str, Any]
 """Has a key ``event``: prepared, started, ended, finished or refused."""
@@ -54,20 +51,9 @@ def work(order: dict[str, Any], done: Sequence[str] = (), given_up: Sequence[str
         yield {"event": "started", "case": case.id, "convention": case.convention, "problem": str(case.problem)}
         outcome = next(outcomes)
         yield {"event": "ended", "outcome": asdict(outcome)}
-        if outcome.status == "failed" and _device_is_lost(subject):
+        if outcome.status == "failed" and subject.lost:
             return  # without saying that this is all: the parent goes on in a new process
     yield {"event": "finished"}
-
-
-def _device_is_lost(subject: Subject) -> bool:
-    """Whether the device answers no more, as a CUDA device does after a kernel has read where nothing is."""
-    import torch
-
-    try:
-        torch.zeros(1, device=subject.torch_device).item()
-    except RuntimeError:
-        return True
-    return False
 
 
 def _own_stdout() -> TextIO:

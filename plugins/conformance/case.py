@@ -74,6 +74,8 @@ def run(case: Case, subject: Subject, *, make_small: bool = True) -> Outcome:
     except Skipped as reason:
         return outcome("skipped", reason=str(reason))
     except Broken as broken:
+        if subject.lost:
+            return outcome("failed", broken.convention, broken.problem, str(case.problem))
         convention, problem = broken.convention or (_leak(case, subject) if broken.stray else ""), case.problem
         if case.convention == MIXED and make_small:
             problem, broken = shrink(subject, problem, case.judge, broken)

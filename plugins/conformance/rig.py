@@ -15,7 +15,7 @@ from .fence import Fenced
 from .oracle import expected, require_close, tolerance_of
 from .problem import Problem
 from .scene import Scene, Written, block_table_of, scene_of
-from .subject import Subject, call
+from .subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +68,12 @@ class Rig:
 
     def bind(self, scene: Scene) -> None:
         """Tell the instance of the scene's layer."""
-        call("bind", lambda: self.backend.bind(scene.layer))
+        self.subject.run("bind", lambda: self.backend.bind(scene.layer))
 
     def plan(self, batch: AttentionBatch) -> Any:
         """Plan and prepare a step."""
-        plan = call("plan", lambda: self.backend.plan(batch))
-        call("prepare", lambda: self.backend.prepare(plan))
+        plan = self.subject.run("plan", lambda: self.backend.plan(batch))
+        self.subject.run("prepare", lambda: self.backend.prepare(plan))
         return plan
 
     def solve(self, problem: Problem) -> Result:
@@ -86,7 +86,7 @@ class Rig:
         watch = _Watch(scene)
         shared = scene.problem.shared and scene.cache is not None
         out, lse = _outputs(scene)
-        call(
+        self.subject.run(
             "forward",
             lambda: self.backend.forward(
                 scene.layer,
@@ -106,7 +106,8 @@ class Rig:
                 continue
             if fenced.touched() == "outside":
                 raise Broken(f"forward wrote outside of {name}", "bounds")
-            if not bool(fenced.tensor[real:].isfinite().all()):
+            padding = fenced.tensor[real:]
+            if bool(padding.isnan().any()) or (name == "out" and bool(padding.isinf().any())):
                 raise Broken(f"{name} of a row of padding is not finite", "padding")
         return Result(out=out.tensor[:real].cpu(), lse=None if lse is None else lse.tensor[:real].cpu())
 
@@ -115,7 +116,7 @@ class Rig:
         cache, slots = scene.cache, scene.batch.slot_mapping if slots is None else slots
         assert cache is not None, "the scene has a cache"
         assert slots is not None
-        call("write_kv", lambda: self.backend.write_kv(scene.layer, scene.key, scene.value, cache, slots))
+        self.subject.run("write_kv", lambda: self.backend.write_kv(scene.layer, scene.key, scene.value, cache, slots))
         for name, plane in scene.planes.items():
             if plane.touched() == "outside":
                 raise Broken(f"write_kv wrote outside of plane {name} of the cache", "bounds")

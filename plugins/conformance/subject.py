@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
+
 from ...core.attention import (
     LAYOUTS,
     AttentionBackend,
@@ -49,9 +51,32 @@ class Subject:
         """What the class answers for `device`, asked anew."""
         return ask(f"capabilities() of {device.name}", lambda: self.cls.capabilities(device), Capabilities)
 
+    def run(self, what: str, function: Callable[[], T]) -> T:
+        """The result of the backend's own code, once the device is done with it; whatever goes wrong is `Broken`."""
+
+        def settled() -> T:
+            result = function()
+            if self.torch_device != "cpu":
+                self._ask_the_device()
+            return result
+
+        return call(what, settled)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device answers no more, as a CUDA device does after a kernel has read where nothing is."""
+        try:
+            self._ask_the_device()
+        except RuntimeError:
+            return True
+        return False
+
+    def _ask_the_device(self) -> None:
+        torch.zeros(1, device=self.torch_device).item()
+
     def make(self, spec: AttentionSpec, limits: Limits, workspace: Workspace) -> AttentionBackend[Any]:
         """An instance; what its constructor raises becomes `Broken`."""
-        return call("__init__", lambda: self.cls(spec, self.device, limits, workspace, self.options))
+        return self.run("__init__", lambda: self.cls(spec, self.device, limits, workspace, self.options))
 
     def layout_of(self, problem: Problem) -> KVLayout | None:
         """The layout of the problem's cache, or None where it has none."""
