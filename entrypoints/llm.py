@@ -134,7 +134,7 @@ class LLM:
         try:
             for prompt, own, rank in zip(read, each, priorities, strict=True):
                 ids.append(self.engine.add_request(prompt, own, priority=rank, stream=stream))
-        except Exception:
+        except BaseException:
             self.engine.abort_request(ids)
             raise
         return ids

@@ -11,7 +11,7 @@ from ..errors import InvalidInput
 from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
 from ..model import ModelConfig, ModelFolder, resolve_dtype
 from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
-from ..scheduler.output import EngineCoreOutput, EngineRequest, ModelRunnerOutput
+from ..scheduler.output import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
 from ..worker.worker import Worker, WorkerConfig
 from .config import EngineConfig
 
@@ -57,12 +57,16 @@ class EngineCore:
         else:
             self.kv_config.require(length)
         self.worker.initialize_kv_cache(self.kv_config)
-        self.scheduler = Scheduler(
-            scheduler_config, KVCacheManager(self.kv_config, enable_prefix_caching=config.enable_prefix_caching)
-        )
+        self._scheduler_config = scheduler_config
+        self._enable_prefix_caching = config.enable_prefix_caching
+        self.scheduler = self._new_scheduler()
         self.max_model_len = scheduler_config.max_model_len
         self._failed: list[EngineCoreOutput] = []
         """Last news of requests whose step raised."""
+
+    def _new_scheduler(self) -> Scheduler:
+        kv = KVCacheManager(self.kv_config, enable_prefix_caching=self._enable_prefix_caching)
+        return Scheduler(self._scheduler_config, kv)
 
     def _size_cache(self, length: int) -> KVCacheConfig:
         """As many blocks as the budget holds, and never more than all requests can use."""
@@ -93,20 +97,35 @@ class EngineCore:
     def step(self) -> list[EngineCoreOutput]:
         """Compute one step and return what became of its requests.
 
-        Whatever the worker raises is raised; the requests of that step have ended then, and the next call says so.
+        Whatever is raised meanwhile, an interrupt included, passes on. The requests of that step have ended then, or
+        all where it was raised outside of computing; the next call says so.
         """
         if self._failed:
             failed, self._failed = self._failed, []
             return failed
-        output = self.scheduler.schedule()
+        computing: SchedulerOutput | None = None
         try:
+            output = computing = self.scheduler.schedule()
             result = self.worker.execute_model(output)
+            computing = None
+            return self.scheduler.update_from_output(output, result)
         except BaseException as error:
-            # Blocks of this step can be found already and were not computed: nobody may use them.
-            failures = dict.fromkeys(output.num_scheduled_tokens, f"{type(error).__name__}: {error}")
-            self._failed = self.scheduler.update_from_output(output, ModelRunnerOutput(failures=failures))
+            self._recover(f"{type(error).__name__}: {error}", computing)
             raise
-        return self.scheduler.update_from_output(output, result)
+
+    def _recover(self, reason: str, computing: SchedulerOutput | None) -> None:
+        """Make the engine whole after a step that raised.
+
+        Blocks of the step `computing` can be found already and were not computed: its requests end and leave nothing.
+        Without one, the books themselves may be half written: all requests end, and nothing cached is kept.
+        """
+        self.worker.forget_requests()
+        if computing is not None:
+            failures = dict.fromkeys(computing.num_scheduled_tokens, reason)
+            self._failed = self.scheduler.update_from_output(computing, ModelRunnerOutput(failures=failures))
+            return
+        ended, self.scheduler = self.scheduler.request_ids, self._new_scheduler()
+        self._failed = [EngineCoreOutput(request_id=i, finish_reason="error", error=reason) for i in ended]
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to compute or to tell."""

@@ -55,10 +55,12 @@ class LLMEngine:
         self._outputs.add(ids, group_id, prompt, token_ids, params, stream=stream)
         try:
             for index, request_id in enumerate(ids):
-                # The first completion draws as it would alone.
-                own = replace(params, n=1, seed=derive_seed(seed, index) if index else seed)
+                # The first completion draws as it would alone, and scores the prompt for all.
+                own = replace(params, n=1, seed=seed)
+                if index:
+                    own = replace(own, seed=derive_seed(seed, index), prompt_logprobs=None)
                 self.core.add_request(self._engine_request(request_id, token_ids, prompt, own, priority))
-        except Exception:
+        except BaseException:
             self.core.abort_requests(ids)
             self._outputs.drop(ids)
             raise
@@ -83,14 +85,14 @@ class LLMEngine:
         )
 
     def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        if prompt.token_ids is None:
-            return tuple(self.tokenizer.encode(prompt.text or ""))
-        for token in prompt.token_ids:
+        """Ids of the prompt, all within the model's vocabulary: a tokenizer may know more tokens than that."""
+        given = prompt.token_ids
+        token_ids = tuple(self.tokenizer.encode(prompt.text or "")) if given is None else given
+        for token in token_ids:
             if not 0 <= token < self._vocab_size:
-                raise InvalidInput(
-                    "prompt_token_ids", f"token id {token} is not in the vocabulary (0 to {self._vocab_size - 1})"
-                )
-        return prompt.token_ids
+                field = "prompt" if given is None else "prompt_token_ids"
+                raise InvalidInput(field, f"token id {token} is not in the vocabulary (0 to {self._vocab_size - 1})")
+        return token_ids
 
     def step(self) -> list[RequestOutput]:
         """Compute one step; the requests that have news, each with everything so far."""
@@ -101,7 +103,9 @@ class LLMEngine:
 
     def abort_request(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """End requests; their last outputs. Unknown or ended ids are ignored."""
-        outputs, _ = self._outputs.process(self.core.abort_requests(self._outputs.requests_of(request_ids)))
+        ids = self._outputs.requests_of(request_ids)
+        outputs, _ = self._outputs.process(self.core.abort_requests(ids))
+        self._outputs.drop(ids)  # an interrupt may have kept the news of their end from coming here
         return outputs
 
     def has_unfinished_requests(self) -> bool:

@@ -123,7 +123,7 @@ class OutputProcessor:
         return [i for i, group in self._groups.items() if group.request_id in wanted]
 
     def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget requests that never entered the engine."""
+        """Forget requests that the engine does not hold."""
         for request_id in request_ids:
             self._groups.pop(request_id, None)
 

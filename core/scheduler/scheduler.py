@@ -94,6 +94,11 @@ class Scheduler:
         """Whether any request is running or waiting."""
         return bool(self._requests)
 
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """Requests that run or wait."""
+        return tuple(self._requests)
+
     def stats(self) -> SchedulerStats:
         """Counters as of now."""
         return SchedulerStats(

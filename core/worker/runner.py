@@ -52,13 +52,20 @@ class ModelRunner:
     def __init__(self, model: Model, attention: AttentionGroups, limits: RunnerLimits, device: str) -> None:
         self._model = model
         self._attention = attention
+        self._limits = limits
+        self._device = device
+        self.forget_requests()
+
+    def forget_requests(self) -> None:
+        """Begin with empty arrays; every request that goes on has to be sent as new."""
+        limits, device = self._limits, self._device
         self._states = RequestStates(limits.max_num_seqs, limits.max_model_len)
         self._tables = [BlockTable(limits.max_num_seqs, limits.max_model_len, size) for size in limits.block_sizes]
         self._sampling = SamplingStates(limits.max_num_seqs, limits.vocab_size, device)
         self._sampler = Sampler(self._sampling)
         self._prompt_logprobs: dict[str, int] = {}
         self._inputs = InputBuilder(
-            self._states, self._tables, limits.max_num_tokens, device, attention.decode_query_len
+            self._states, self._tables, limits.max_num_tokens, device, self._attention.decode_query_len
         )
 
     @torch.inference_mode()

@@ -110,6 +110,10 @@ class Worker:
         )
         return ModelRunner(self._model, attention, sizes, config.device.torch_device)
 
+    def forget_requests(self) -> None:
+        """Drop whatever is held of requests, as after a step that was broken off; the cache's contents stay."""
+        self.runner.forget_requests()
+
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """One step."""
         return self.runner.execute(output)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.attention import by_phase
 from headstock.core.engine import LLMEngine, Prompt
 from headstock.core.errors import CapacityError, InvalidInput
+from headstock.core.kv import KVCacheManager
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
+from headstock.core.scheduler import Scheduler
+from headstock.core.scheduler.step import Step
+from headstock.core.text import Tokenizer as TextTokenizer
+from headstock.core.worker.states import RequestStates
 from support.engine import FixedProvider
 from support.serving import answers, finish, tokens
 from support.tiny import tiny_engine, tiny_folder
@@ -287,3 +294,77 @@ def test_a_step_that_raises_ends_its_requests_and_leaves_no_prefix(
     again = answers(engine, PROMPTS, GREEDY)
     assert tokens(again) == alone
     assert [o.num_cached_tokens for o in again[1:3]] == [0, 0]
+
+
+def raise_once(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, error: BaseException, *, after: bool) -> None:
+    """Let a method raise at its next call, before or after it did its work."""
+    original, pending = getattr(target, name), [error]
+
+    def method(*args: Any, **rest: Any) -> Any:
+        if pending and not after:
+            raise pending.pop()
+        result = original(*args, **rest)
+        if pending:
+            raise pending.pop()
+        return result
+
+    monkeypatch.setattr(target, name, method)
+
+
+PLACES = [
+    (Step, "output"),
+    (KVCacheManager, "admit"),
+    (KVCacheManager, "cache_blocks"),
+    (Scheduler, "schedule"),
+    (Scheduler, "update_from_output"),
+    (Scheduler, "_finish"),
+    (KVCacheManager, "free"),
+    (RequestStates, "add"),
+    (RequestStates, "append"),
+    (RequestStates, "remove"),
+]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("target", "name"), PLACES, ids=[f"{t.__name__}.{n}" for t, n in PLACES])
+def test_an_interrupt_anywhere_in_a_step_leaves_the_engine_whole(
+    folder: ModelFolder,
+    alone: list[tuple[int, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    target: Any,
+    name: str,
+    after: bool,
+) -> None:
+    engine = tiny_engine(folder, block_size=4, max_num_seqs=3)
+    ids = [engine.add_request(Prompt(token_ids=tuple(p)), GREEDY) for p in PROMPTS]
+    raise_once(monkeypatch, target, name, KeyboardInterrupt(), after=after)
+    with pytest.raises(KeyboardInterrupt):
+        finish(engine)
+    done = finish(engine)
+    assert all(output.finished for output in done.values())
+    assert engine.core.stats().kv_usage == 0
+    assert engine.abort_request(ids) == []
+    again = answers(engine, PROMPTS, GREEDY)
+    assert tokens(again) == alone
+    assert engine.core.stats().kv_usage == 0
+
+
+def test_the_prompt_is_scored_once_for_all_completions(folder: ModelFolder) -> None:
+    prompt = list(range(100, 146))
+    engine = tiny_engine(folder, max_num_batched_tokens=64, long_prefill_token_threshold=5)
+    (output,) = answers(engine, [prompt], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, n=3))
+    assert output.prompt_logprobs is not None
+    assert [next(iter(entry)) for entry in output.prompt_logprobs[1:] if entry] == prompt[1:]
+
+
+def test_text_beyond_the_models_vocabulary_is_refused_and_its_neighbours_are_served(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path)
+    engine = tiny_engine(folder)
+    tokenizer = Tokenizer.from_file(str(folder.path / "tokenizer.json"))
+    tokenizer.add_tokens(["<pad-of-a-fine-tune>"])
+    tokenizer.save(str(folder.path / "tokenizer.json"))
+    engine.tokenizer = TextTokenizer.from_folder(folder.path)
+    with pytest.raises(InvalidInput, match="not in the vocabulary") as refused:
+        engine.add_request(Prompt(text="a<pad-of-a-fine-tune>"), GREEDY)
+    assert refused.value.field == "prompt"
+    assert answers(engine, [[1]], SamplingParams(temperature=0, max_tokens=1))[0].finished
