@@ -7,6 +7,9 @@ from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+OutputKind = Literal["cumulative", "delta", "final"]
+"""What the outputs of one request hold: everything so far, what is new since the last one, or everything at its end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 
-from ..core.engine import EngineConfig, EngineCore, LLMEngine
+from ..core.engine import EngineConfig, EngineCore, InputProcessor, LLMEngine
 from ..core.model import ModelFolder, read_config
 from ..core.text import Tokenizer
 from ..plugins import Plugins, check_environment, load_plugins
@@ -27,10 +27,10 @@ def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> L
     model = read_config(folder.path)
     tokenizer = Tokenizer.from_folder(folder.path)
     core = EngineCore(config, folder, model, Selector(installed_plugins(), policy))
-    return LLMEngine(
-        core,
+    inputs = InputProcessor(
         tokenizer,
         vocab_size=model.vocab_size,
         eos_token_ids=model.eos_token_ids or tokenizer.eos_token_ids,
         seed=config.seed,
     )
+    return LLMEngine(core, inputs)

@@ -11,7 +11,7 @@ from ..core.attention import AttentionSelection
 from ..core.engine import EngineConfig, LLMEngine, read_prompts
 from ..core.errors import InvalidInput
 from ..core.model import resolve_model
-from ..core.outputs import RequestOutput
+from ..core.outputs import OutputKind, RequestOutput
 from ..core.params import SamplingParams
 from ..core.scheduler import SchedulerStats
 from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
@@ -101,7 +101,7 @@ class LLM:
         ``cache_salt``; `prompts` is one or a list of them. `sampling_params` is one for all or one for each. Every
         prompt is checked before the first is computed: `InvalidInput` and `CapacityError` leave nothing behind.
         """
-        ids = self._add(prompts, sampling_params, priority, stream=False)
+        ids = self._add(prompts, sampling_params, priority, "final")
         done: dict[str, RequestOutput] = {}
         with _progress(len(ids), use_tqdm) as bar:
             for output in self._run(ids):
@@ -111,7 +111,7 @@ class LLM:
 
     def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """The answer to one prompt as it grows: each output holds everything so far. Closing the iterator aborts."""
-        ids = self._add([prompt], sampling_params, None, stream=True)
+        ids = self._add([prompt], sampling_params, None, "cumulative")
         yield from self._run(ids)
 
     def stats(self) -> SchedulerStats:
@@ -122,7 +122,7 @@ class LLM:
         """Forget all cached prefixes; False, with nothing done, while requests run."""
         return self.engine.core.reset_prefix_cache()
 
-    def _add(self, prompts: Any, params: Params, priority: Sequence[int] | None, *, stream: bool) -> list[str]:
+    def _add(self, prompts: Any, params: Params, priority: Sequence[int] | None, kind: OutputKind) -> list[str]:
         """Queue all prompts, or none."""
         read = read_prompts(prompts)
         each = _one_each("sampling_params", params if params is not None else SamplingParams(), len(read))
@@ -133,7 +133,7 @@ class LLM:
         ids: list[str] = []
         try:
             for prompt, own, rank in zip(read, each, priorities, strict=True):
-                ids.append(self.engine.add_request(prompt, own, priority=rank, stream=stream))
+                ids.append(self.engine.add_request(prompt, own, priority=rank, output_kind=kind))
         except BaseException:
             self.engine.abort_request(ids)
             raise

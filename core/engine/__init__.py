@@ -2,7 +2,8 @@
 
 from .config import EngineConfig
 from .core import EngineCore
+from .inputs import InputProcessor
 from .llm_engine import LLMEngine
 from .prompts import Prompt, read_prompts
 
-__all__ = ["EngineConfig", "EngineCore", "LLMEngine", "Prompt", "read_prompts"]
+__all__ = ["EngineConfig", "EngineCore", "InputProcessor", "LLMEngine", "Prompt", "read_prompts"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..outputs import CompletionOutput, FinishReason, Logprob, RequestMetrics, RequestOutput
+from ..errors import InvalidInput
+from ..outputs import CompletionOutput, FinishReason, Logprob, OutputKind, RequestMetrics, RequestOutput
 from ..params import SamplingParams
 from ..scheduler.output import EngineCoreOutput, TokenLogprobs
 from ..text import IncrementalDetokenizer, Tokenizer
-from .prompts import Prompt
+from .inputs import PreparedRequest
+
+CONTEXT = 16
+"""Tokens before one of the prompt's that are looked at for its text: a character has four bytes at most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,19 +26,29 @@ class _Completion:
     params: SamplingParams
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    """Text since the last delta."""
+    told: int = 0
+    """Tokens in the deltas so far."""
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
 
-    def value(self) -> CompletionOutput:
+    def value(self, *, delta: bool = False) -> CompletionOutput:
+        """Everything so far, or what is new since the last delta."""
+        text, start = self.detokenizer.text, 0
+        if delta:
+            text, start = "".join(self.released), self.told
+            self.released.clear()
+            self.told = len(self.token_ids)
         wanted = self.params.logprobs is not None
         return CompletionOutput(
             index=self.index,
-            text=self.detokenizer.text,
-            token_ids=tuple(self.token_ids),
+            text=text,
+            token_ids=tuple(self.token_ids[start:]),
             cumulative_logprob=self.cumulative_logprob if wanted else None,
-            logprobs=tuple(self.logprobs) if wanted else None,
+            logprobs=tuple(self.logprobs[start:]) if wanted else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             error=self.error,
@@ -45,15 +59,16 @@ class _Completion:
 class _Group:
     """One prompt with its completions, each a request of its own in the engine."""
 
-    request_id: str
-    prompt: Prompt
-    token_ids: tuple[int, ...]
-    params: SamplingParams
-    stream: bool
-    """Whether the caller wants news before the end."""
+    request: PreparedRequest
+    kind: OutputKind
     arrival_time: float
     completions: dict[str, _Completion] = field(default_factory=dict)
+    """By the engine's request id."""
+    news: dict[int, _Completion] = field(default_factory=dict)
+    """Those that the next delta tells of, by index."""
     prompt_logprobs: list[dict[int, Logprob] | None] = field(default_factory=lambda: [None])
+    prompt_told: bool = False
+    """Whether a delta has carried the prompt's log probabilities."""
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
@@ -65,25 +80,37 @@ class _Group:
         return all(c.finish_reason is not None for c in self.completions.values())
 
     def value(self) -> RequestOutput:
-        metrics = RequestMetrics(
-            arrival_time=self.arrival_time,
-            first_scheduled_time=self.first_scheduled_time,
-            first_token_time=self.first_token_time,
-            last_token_time=self.last_token_time,
-            finished_time=time.monotonic() if self.finished else None,
-            num_preemptions=self.num_preemptions,
-        )
-        scored = self.params.prompt_logprobs is not None and len(self.prompt_logprobs) == len(self.token_ids)
-        return RequestOutput(
-            request_id=self.request_id,
-            prompt=self.prompt.text,
-            prompt_token_ids=self.token_ids,
-            outputs=tuple(c.value() for c in self.completions.values()),
-            prompt_logprobs=tuple(self.prompt_logprobs) if scored else None,
-            finished=self.finished,
+        """The next output."""
+        delta = self.kind == "delta"
+        told = self.news.values() if delta else self.completions.values()
+        finished = self.finished
+        output = RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.request.prompt.text,
+            prompt_token_ids=self.request.token_ids,
+            outputs=tuple(c.value(delta=delta) for c in told),
+            prompt_logprobs=self._prompt_value(delta),
+            finished=finished,
             num_cached_tokens=self.num_cached_tokens,
-            metrics=metrics,
+            metrics=RequestMetrics(
+                arrival_time=self.arrival_time,
+                first_scheduled_time=self.first_scheduled_time,
+                first_token_time=self.first_token_time,
+                last_token_time=self.last_token_time,
+                finished_time=time.monotonic() if finished else None,
+                num_preemptions=self.num_preemptions,
+            ),
         )
+        self.news.clear()
+        return output
+
+    def _prompt_value(self, delta: bool) -> tuple[dict[int, Logprob] | None, ...] | None:
+        """Log probabilities of the prompt once they are complete; in deltas once only."""
+        scored = self.request.params.prompt_logprobs is not None
+        if not scored or self.prompt_told or len(self.prompt_logprobs) < len(self.request.token_ids):
+            return None
+        self.prompt_told = delta
+        return tuple(self.prompt_logprobs)
 
 
 class OutputProcessor:
@@ -92,43 +119,35 @@ class OutputProcessor:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._groups: dict[str, _Group] = {}
+        """By the engine's request id, while that completion lives."""
+        self._by_id: dict[str, _Group] = {}
+        """By the caller's request id, while any of its completions lives."""
 
-    def add(
-        self,
-        request_ids: Iterable[str],
-        group_id: str,
-        prompt: Prompt,
-        token_ids: tuple[int, ...],
-        params: SamplingParams,
-        *,
-        stream: bool,
-    ) -> None:
-        """Expect the outputs of `request_ids`, the completions of one prompt."""
-        group = _Group(
-            request_id=group_id,
-            prompt=prompt,
-            token_ids=token_ids,
-            params=params,
-            stream=stream,
-            arrival_time=time.monotonic(),
-        )
-        for index, request_id in enumerate(request_ids):
-            detokenizer = IncrementalDetokenizer(self._tokenizer, token_ids, params)
-            group.completions[request_id] = _Completion(index=index, detokenizer=detokenizer, params=params)
-            self._groups[request_id] = group
+    def add(self, request: PreparedRequest, kind: OutputKind) -> None:
+        """Expect outputs of its completions. Raises `InvalidInput` where a live request has the same id."""
+        if request.request_id in self._by_id:
+            raise InvalidInput("request_id", f"{request.request_id!r} is the id of a request that is running")
+        group = _Group(request=request, kind=kind, arrival_time=time.monotonic())
+        for index, engine_id in enumerate(request.engine_ids):
+            detokenizer = IncrementalDetokenizer(self._tokenizer, request.token_ids, request.params)
+            group.completions[engine_id] = _Completion(index=index, detokenizer=detokenizer, params=request.params)
+            self._groups[engine_id] = group
+        self._by_id[request.request_id] = group
 
-    def requests_of(self, group_ids: Iterable[str]) -> list[str]:
-        """Live requests that belong to these prompts."""
-        wanted = set(group_ids)
-        return [i for i, group in self._groups.items() if group.request_id in wanted]
+    def engine_ids(self, request_ids: Iterable[str]) -> list[str]:
+        """The engine's ids of the completions of these requests that live."""
+        groups = [group for i in request_ids if (group := self._by_id.get(i)) is not None]
+        return [i for group in groups for i in group.completions if i in self._groups]
 
-    def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget requests that the engine does not hold."""
-        for request_id in request_ids:
-            self._groups.pop(request_id, None)
+    def drop(self, engine_ids: Iterable[str]) -> None:
+        """Forget completions that the engine does not hold."""
+        for engine_id in engine_ids:
+            group = self._groups.pop(engine_id, None)
+            if group is not None and not any(i in self._groups for i in group.completions):
+                del self._by_id[group.request.request_id]
 
     def process(self, outputs: Iterable[EngineCoreOutput]) -> tuple[list[RequestOutput], list[str]]:
-        """News for the callers, and the requests that a stop string ended, which the engine must still be told.
+        """News for the callers, and the completions that a stop string ended, which the engine must still be told.
 
         Outputs of unknown requests are ignored: an abort may cross them.
         """
@@ -138,14 +157,15 @@ class OutputProcessor:
             group = self._groups.get(output.request_id)
             if group is None:
                 continue
-            touched[group.request_id] = group
+            touched[group.request.request_id] = group
             completion = group.completions[output.request_id]
+            group.news[completion.index] = completion
             self._account(group, output)
             if self._advance(completion, output):
                 stopped.append(output.request_id)
             if completion.finish_reason is not None:
-                del self._groups[output.request_id]
-        return [group.value() for group in touched.values() if group.stream or group.finished], stopped
+                self.drop((output.request_id,))
+        return [group.value() for group in touched.values() if group.kind != "final" or group.finished], stopped
 
     def _account(self, group: _Group, output: EngineCoreOutput) -> None:
         """Times and counts of the prompt."""
@@ -157,16 +177,16 @@ class OutputProcessor:
                 group.num_cached_tokens = output.num_cached_tokens
         group.first_scheduled_time = group.first_scheduled_time or output.first_scheduled_time
         group.num_preemptions = max(group.num_preemptions, output.num_preemptions)
-        if len(group.prompt_logprobs) < len(group.token_ids):
-            start = len(group.prompt_logprobs)
-            for position, entry in enumerate(output.new_prompt_logprobs, start):
-                group.prompt_logprobs.append(self._logprobs(entry, list(group.token_ids[:position])))
+        token_ids = group.request.token_ids
+        for position, entry in enumerate(output.new_prompt_logprobs, len(group.prompt_logprobs)):
+            if position < len(token_ids):
+                group.prompt_logprobs.append(self._logprobs(entry, token_ids[max(0, position - CONTEXT) : position]))
 
     def _advance(self, completion: _Completion, output: EngineCoreOutput) -> bool:
         """Take new tokens in; whether a stop string ended the completion."""
         detokenizer = completion.detokenizer
         ends = output.finish_reason == "stop"
-        detokenizer.push(output.new_token_ids, ends_with_stop_token=ends)
+        completion.released.append(detokenizer.push(output.new_token_ids, ends_with_stop_token=ends))
         kept = detokenizer.num_tokens - len(completion.token_ids)
         for entry in output.new_logprobs[:kept]:
             completion.logprobs.append(self._logprobs(entry, completion.token_ids))
@@ -176,12 +196,12 @@ class OutputProcessor:
             completion.finish_reason, completion.stop_reason = "stop", detokenizer.stop_reason
             return output.finish_reason is None
         if output.finish_reason is not None:
-            detokenizer.finish()
+            completion.released.append(detokenizer.finish())
             completion.finish_reason, completion.stop_reason = output.finish_reason, output.stop_reason
             completion.error = output.error
         return False
 
-    def _logprobs(self, entry: TokenLogprobs, before: list[int]) -> dict[int, Logprob]:
+    def _logprobs(self, entry: TokenLogprobs, before: Sequence[int]) -> dict[int, Logprob]:
         """One position: the token itself first, then the likeliest."""
         found: dict[int, Logprob] = {}
         for place, (token, logprob) in enumerate(zip(entry.token_ids, entry.logprobs, strict=True)):

@@ -66,7 +66,7 @@ def generate(
 def _conversation(llm: LLM, template: ChatTemplate, text: str) -> dict[str, Any]:
     """The prompt of a conversation that starts with `text`."""
     rendered = template.render([{"role": "user", "content": text}], add_generation_prompt=True)
-    return {"prompt_token_ids": llm.engine.tokenizer.encode(rendered, add_special_tokens=False)}
+    return {"prompt_token_ids": llm.engine.inputs.tokenizer.encode(rendered, add_special_tokens=False)}
 
 
 def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:

@@ -29,6 +29,6 @@ def room(path: str) -> str:
 
 def test_every_class_it_names_exists():
     homes = (attention, errors, scheduler, headstock, builtins)
-    elsewhere = {"EngineCore", "LLMEngine", "Selector", "OutputProcessor"}
+    elsewhere = {"EngineCore", "LLMEngine", "Selector", "InputProcessor", "OutputProcessor"}
     for name in set(re.findall(r"`([A-Z]\w+[a-z]\w*)[`.(]", PAGE)) - elsewhere:
         assert any(hasattr(home, name) for home in homes), name

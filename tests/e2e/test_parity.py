@@ -67,7 +67,7 @@ def test_prompts_given_as_text_are_tokenised_alike(llm: LLM) -> None:
             text = template.render(prompt["messages"], add_generation_prompt=True)
         else:
             text = prompt["text"]
-        assert llm.engine.tokenizer.encode(text) == record["prompt_token_ids"]
+        assert llm.engine.inputs.tokenizer.encode(text) == record["prompt_token_ids"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from headstock.backends.sdpa import SdpaBackend
-from headstock.core.engine import EngineConfig, EngineCore, LLMEngine
+from headstock.core.engine import EngineConfig, EngineCore, InputProcessor, LLMEngine
 from headstock.core.model import read_config, resolve_model
 from headstock.core.params import SamplingParams
 from headstock.core.text import Tokenizer
@@ -46,12 +46,9 @@ def engine() -> Iterator[LLMEngine]:
     config = read_config(folder.path)
     settings = EngineConfig(device=CPU, dtype="float32", enable_prefix_caching=False, kv_cache_memory_bytes=2**24)
     core = EngineCore(settings, folder, config, FixedProvider(Muted))
-    yield LLMEngine(
-        core,
-        Tokenizer.from_folder(folder.path),
-        vocab_size=config.vocab_size,
-        eos_token_ids=config.eos_token_ids,
-    )
+    tokenizer = Tokenizer.from_folder(folder.path)
+    inputs = InputProcessor(tokenizer, vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids)
+    yield LLMEngine(core, inputs)
     Muted.target = None
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from headstock.core.attention import AttentionProvider
-from headstock.core.engine import EngineConfig, EngineCore, LLMEngine
+from headstock.core.engine import EngineConfig, EngineCore, InputProcessor, LLMEngine
 from headstock.core.model import Decoder, ModelConfig, ModelFolder, read_config
 from headstock.core.text import Tokenizer
 
@@ -65,10 +65,10 @@ def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, 
     parsed: ModelConfig = read_config(folder.path)
     settings = {"device": CPU, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**22, **config}
     core = EngineCore(EngineConfig(**settings), folder, parsed, provider)
-    return LLMEngine(
-        core,
+    inputs = InputProcessor(
         Tokenizer.from_folder(folder.path),
         vocab_size=parsed.vocab_size,
         eos_token_ids=parsed.eos_token_ids,
         seed=settings.get("seed", 0),
     )
+    return LLMEngine(core, inputs)

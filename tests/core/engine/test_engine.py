@@ -363,7 +363,7 @@ def test_text_beyond_the_models_vocabulary_is_refused_and_its_neighbours_are_ser
     tokenizer = Tokenizer.from_file(str(folder.path / "tokenizer.json"))
     tokenizer.add_tokens(["<pad-of-a-fine-tune>"])
     tokenizer.save(str(folder.path / "tokenizer.json"))
-    engine.tokenizer = TextTokenizer.from_folder(folder.path)
+    engine.inputs.tokenizer = TextTokenizer.from_folder(folder.path)
     with pytest.raises(InvalidInput, match="not in the vocabulary") as refused:
         engine.add_request(Prompt(text="a<pad-of-a-fine-tune>"), GREEDY)
     assert refused.value.field == "prompt"
