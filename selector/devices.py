@@ -28,8 +28,8 @@ def probe(hooks: Hooks | None = None) -> tuple[Device, ...]:
     """Every device of this machine that the installed torch can use, and those of plugins; CPUs come last."""
     import torch
 
-    found = [*cuda_devices(torch), *rocm_devices(torch), *(hooks.devices() if hooks else ())]
-    return (*found, cpu_device())
+    own = (*cuda_devices(torch), *rocm_devices(torch), *xpu_devices(torch), *mps_devices(torch))
+    return (*own, *(hooks.devices() if hooks else ()), cpu_device())
 
 
 def find_device(name: str | None = None, hooks: Hooks | None = None) -> Device:
@@ -124,6 +124,60 @@ def rocm_devices(torch: Any, root: Path = host.ROOT) -> tuple[Device, ...]:
         )
         for index, (name, arch, units, memory) in enumerate(facts)
     )
+
+
+def xpu_devices(torch: Any) -> tuple[Device, ...]:
+    """Intel's GPUs, one a tile, as torch sees them; none from a torch without XPU. Never run on one."""
+    xpu = getattr(torch, "xpu", None)
+    if xpu is None or not xpu.is_available():
+        return ()
+    found: list[Device] = []
+    for index in range(xpu.device_count()):
+        try:
+            card = xpu.get_device_properties(index)
+        except RuntimeError as error:
+            log.warning("xpu:%d is here but cannot be used: %s", index, error)
+            continue
+        device = Device(
+            platform="xpu",
+            name=card.name,
+            arch=xe_name(getattr(card, "architecture", 0)),
+            index=index,
+            units=getattr(card, "gpu_subslice_count", 0) or card.max_compute_units,
+            memory_bytes=card.total_memory,
+            libraries=installed_libraries(),
+            source="this machine",
+        )
+        found.append(_with_figures(device))
+    return tuple(found)
+
+
+def xe_name(architecture: int) -> str:
+    """``xe_20.1`` for 0x05004004: its bits from 22 are the major number, those from 14 the minor; ``xe`` without."""
+    major, minor = architecture >> 22 & 0x3FF, architecture >> 14 & 0xFF
+    return f"xe_{major}.{minor}" if major else "xe"
+
+
+def mps_devices(torch: Any) -> tuple[Device, ...]:
+    """The GPU of an Apple chip; none elsewhere. Its memory is the machine's, of which Metal says how much it may use.
+
+    Never run on one.
+    """
+    mps = getattr(torch.backends, "mps", None)
+    if mps is None or not mps.is_available():
+        return ()
+    # Older torch has neither of the two; the chip's name is the CPU's.
+    name = mps.get_name() if hasattr(mps, "get_name") else host.mac_cpu_info("aarch64")[0]
+    device = Device(
+        platform="mps",
+        name=name or "Apple GPU",
+        arch="apple",
+        units=mps.get_core_count() if hasattr(mps, "get_core_count") else 1,
+        memory_bytes=torch.mps.recommended_max_memory(),
+        libraries=installed_libraries(),
+        source="this machine",
+    )
+    return (_with_figures(device),)
 
 
 def idle_accelerators(torch: Any, root: Path = host.ROOT) -> tuple[str, ...]:

@@ -11,8 +11,10 @@ import torch
 from ..attention import Device
 from ..errors import CapacityError
 
+HOST_MEMORY = ("cpu", "mps")
+"""Platforms whose memory is the machine's."""
 CPU_DEFAULT = 4 * 2**30
-"""Bytes of KV cache on a CPU, where nothing else is said: memory there belongs to other programs too."""
+"""Bytes of KV cache in the machine's memory, where nothing else is said: it belongs to other programs too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +40,15 @@ def cpu_budget(device: Device) -> KVBudget:
     nbytes = min(CPU_DEFAULT, available // 2)
     if nbytes <= 0:
         raise CapacityError(f"no memory is available for the KV cache: the process holds {process / 2**20:.0f} MiB")
-    return KVBudget(nbytes=nbytes, reason=f"half of {available / 2**30:.1f} GiB available, at most 4 GiB on a CPU")
+    return KVBudget(nbytes=nbytes, reason=f"half of {available / 2**30:.1f} GiB available, at most 4 GiB")
 
 
 def device_budget(device: Device, utilization: float) -> KVBudget:
     """What `utilization` of the device's memory leaves beside weights and the peak of a profiling run just made."""
-    free, total = torch.cuda.mem_get_info(device.torch_device)
-    peak = torch.cuda.max_memory_allocated(device.torch_device)
-    outside = total - free - torch.cuda.memory_reserved(device.torch_device)
+    card = torch.xpu if device.platform == "xpu" else torch.cuda
+    free, total = card.mem_get_info(device.torch_device)
+    peak = card.max_memory_allocated(device.torch_device)
+    outside = total - free - card.memory_reserved(device.torch_device)
     nbytes = int(total * utilization) - peak - outside
     if nbytes <= 0:
         raise CapacityError(

@@ -11,7 +11,7 @@ from ..model import Decoder, ModelConfig, ModelFolder, load_model
 from ..params import SamplingParams
 from ..scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .attention import AttentionGroups, allocate_caches
-from .memory import KVBudget, cpu_budget, device_budget, given_budget
+from .memory import HOST_MEMORY, KVBudget, cpu_budget, device_budget, given_budget
 from .runner import ModelRunner, RunnerLimits
 
 
@@ -64,7 +64,7 @@ class Worker:
         """Bytes for the KV cache: given, or what is left beside the weights and the largest step."""
         if self.config.kv_cache_memory_bytes is not None:
             return given_budget(self.config.kv_cache_memory_bytes)
-        if self.config.device.platform == "cpu":
+        if self.config.device.platform in HOST_MEMORY:
             return cpu_budget(self.config.device)
         self.profile_run()
         return device_budget(self.config.device, self.config.memory_utilization)

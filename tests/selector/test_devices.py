@@ -11,7 +11,7 @@ from headstock.core.attention import DTYPE_FORMATS, KV_FORMATS, Device
 from headstock.core.errors import InvalidInput
 from headstock.plugins import Hooks
 from headstock.selector import PROFILES, find_device, probe, profile
-from headstock.selector.devices import cuda_devices, idle_accelerators, rocm_devices
+from headstock.selector.devices import cuda_devices, idle_accelerators, mps_devices, rocm_devices, xe_name, xpu_devices
 
 H100 = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, total_memory=85_045_018_624,
@@ -93,6 +93,78 @@ class TestRocm:
         assert rocm_devices(torch_for(self.GFX942, cuda="13.0"), tmp_path) == ()
 
 
+def torch_with_xpu(*cards):
+    """As much of a torch for Intel's GPUs as probing looks at."""
+    xpu = torch_for(*cards).cuda
+    xpu.is_available = lambda: bool(cards)
+    return SimpleNamespace(xpu=xpu)
+
+
+class TestXpu:
+    B580 = SimpleNamespace(
+        name="Intel(R) Arc(TM) B580 Graphics", architecture=0x05004004, gpu_subslice_count=20, max_compute_units=160,
+        total_memory=12_168_933_376,
+    )  # fmt: skip
+
+    def test_a_card_we_know_takes_bandwidth_and_peaks_from_its_profile(self):
+        (device,) = xpu_devices(torch_with_xpu(self.B580))
+        assert (device.platform, device.arch, device.units) == ("xpu", "xe_20.1", 20)
+        assert (device.memory_bytes, device.bandwidth) == (12_168_933_376, 456e9)
+        assert (device.torch_device, device.assumed) == ("xpu:0", False)
+
+    def test_an_older_torch_tells_less(self):
+        card = SimpleNamespace(name="Intel(R) Arc(TM) A770 Graphics", max_compute_units=512, total_memory=16 * 2**30)
+        (device,) = xpu_devices(torch_with_xpu(card))
+        assert (device.arch, device.units, device.bandwidth) == ("xe", 512, None)
+
+    def test_a_card_that_cannot_be_read_is_told_of_and_left_out(self, warnings):
+        devices = xpu_devices(torch_with_xpu(RuntimeError("level-zero: device lost"), self.B580))
+        assert [device.index for device in devices] == [1]
+        assert warnings() == ["xpu:0 is here but cannot be used: level-zero: device lost"]
+
+    def test_the_architecture_is_major_and_minor(self):
+        assert [xe_name(n) for n in (0x030F0007, 0x05004004, 0x030DC008, 0)] == [
+            "xe_12.60",
+            "xe_20.1",
+            "xe_12.55",
+            "xe",
+        ]
+
+    @pytest.mark.parametrize("torch", [SimpleNamespace(), torch_with_xpu()], ids=["no xpu", "no card"])
+    def test_a_torch_without_them_has_none(self, torch):
+        assert xpu_devices(torch) == ()
+
+
+def torch_on_a_mac(**backend):
+    return SimpleNamespace(
+        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: True, **backend)),
+        mps=SimpleNamespace(recommended_max_memory=lambda: 96 * 2**30),
+    )
+
+
+class TestMps:
+    def test_a_chip_we_know_takes_its_bandwidth_from_its_profile(self):
+        (device,) = mps_devices(torch_on_a_mac(get_name=lambda: "Apple M4 Max", get_core_count=lambda: 40))
+        assert (device.platform, device.name, device.units) == ("mps", "Apple M4 Max", 40)
+        assert (device.memory_bytes, device.bandwidth, device.peak_flops) == (96 * 2**30, 546e9, {})
+        assert device.torch_device == "mps:0"
+
+    def test_an_older_torch_leaves_the_name_to_the_system(self, monkeypatch):
+        monkeypatch.setattr(
+            "headstock.selector.host.sysctl", lambda name: {"machdep.cpu.brand_string": "Apple M1"}.get(name, "")
+        )
+        (device,) = mps_devices(torch_on_a_mac())
+        assert (device.name, device.units, device.bandwidth) == ("Apple M1", 1, None)
+
+    @pytest.mark.parametrize(
+        "backends",
+        [SimpleNamespace(), SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False))],
+        ids=["no mps", "no chip"],
+    )
+    def test_elsewhere_there_is_none(self, backends):
+        assert mps_devices(SimpleNamespace(backends=backends)) == ()
+
+
 class TestIdle:
     """Cards that are here and cannot be used are told of: nobody should find out by the clock."""
 
@@ -156,7 +228,14 @@ class TestByName:
 
 
 class TestProfiles:
-    @pytest.mark.parametrize("name", ["a100", "h100", "b200", "mi300x", "rtx4090", "RTX 4090", "cpu-avx2", "graviton3"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "a100", "h100", "H200", "b200", "l4", "rtx4090", "RTX 4090", "rtx5090", "mi250x", "mi300x", "mi325x",
+            "mi355x", "RX 7900 XTX", "rx9070xt", "Arc B580", "max-1550", "m4-max", "M3 Ultra", "cpu-avx2", "cpu-amx",
+            "epyc", "graviton3",
+        ],
+    )  # fmt: skip
     def test_the_cards_people_name_are_there(self, name):
         assert profile(name).assumed
 
@@ -165,13 +244,15 @@ class TestProfiles:
         device = p.device
         assert device.assumed
         assert device.source
-        assert device.memory_bytes >= 2**34
+        assert device.memory_bytes >= 12 * 2**30
         assert device.bandwidth > 1e11
         assert device.libraries["torch"]
         assert device.units > 1
         storages = {f.storage for f in KV_FORMATS.values()} | set(DTYPE_FORMATS)
-        assert {"float32", "float64"} <= set(device.peak_flops) <= storages
-        assert device.peak_flops["float64"] < device.peak_flops["float32"]
+        assert set(device.peak_flops) <= storages
+        assert "float32" in device.peak_flops or device.platform == "mps"  # Apple states none
+        rates = [device.peak_flops[d] for d in ("float64", "float32", "float16") if d in device.peak_flops]
+        assert rates == sorted(rates)
         assert (device.capability is not None) == (device.platform == "cuda")
         assert not p.pattern or re.fullmatch(p.pattern, device.name)
 
@@ -181,8 +262,9 @@ class TestProfiles:
 
     @pytest.mark.parametrize(
         ("name", "dtype", "ridge"),
-        [("a100", "bfloat16", 153), ("h100", "bfloat16", 295), ("b200", "bfloat16", 281), ("mi300x", "bfloat16", 247)],
-    )
+        [("a100", "bfloat16", 153), ("h100", "bfloat16", 295), ("b200", "bfloat16", 281), ("mi300x", "bfloat16", 247),
+         ("h200", "bfloat16", 206), ("mi355x", "bfloat16", 315), ("l4", "bfloat16", 403)],
+    )  # fmt: skip
     def test_operations_a_byte_are_those_of_the_rooflines_people_draw(self, name, dtype, ridge):
         device = profile(name)
         assert device.peak_flops[dtype] / device.bandwidth == pytest.approx(ridge, abs=1)

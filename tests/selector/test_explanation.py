@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from headstock.core.attention import Device, one_of
 from headstock.core.errors import InvalidInput
-from headstock.selector import ModelFigures, Selector, estimate, explain, list_backends, profile, read_policy
+from headstock.selector import (
+    PROFILES,
+    ModelFigures,
+    Selector,
+    estimate,
+    explain,
+    list_backends,
+    profile,
+    read_policy,
+)
 from support.attention import CPU
 from support.backends import backend, bare, layers, spec, up_to
 from support.plugins import world
@@ -87,6 +97,15 @@ class TestCandidates:
         assert there.groups[0].choice == "gone"
         assert there.device.assumed
         assert there.device.libraries["torch"]
+
+    @pytest.mark.parametrize("p", PROFILES, ids=lambda p: p.name)
+    def test_every_profile_gets_backends_and_bounds(self, p):
+        figures = replace(FIGURES, dtype="bfloat16" if "bfloat16" in p.device.peak_flops else "float32")
+        explanation = explain(selector(), SMOLLM2, p.device, model=figures)
+        assert explanation.fits
+        assert explanation.estimate.decode_tokens_per_s == p.device.bandwidth / (538_060_032 + 1024 * 46_080)
+        assert (explanation.estimate.prefill_tokens_per_s is None) == (p.device.platform == "mps")
+        json.dumps(explanation.to_dict(), allow_nan=False)
 
     def test_observers_are_not_told_of_what_is_only_explained(self):
         plugins = world()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
@@ -13,7 +14,7 @@ from headstock.core.errors import CapacityError
 from headstock.core.kv import KVCacheConfig
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
-from headstock.core.worker.memory import cpu_budget
+from headstock.core.worker.memory import cpu_budget, device_budget
 from support.attention import CPU
 from support.engine import FixedProvider
 from support.serving import answers
@@ -45,6 +46,15 @@ def test_a_budget_on_a_cpu_stays_within_the_machine_and_the_default() -> None:
     small = replace(CPU, memory_bytes=2**20)
     with pytest.raises(CapacityError, match="no memory is available"):
         cpu_budget(small)
+
+
+def test_a_card_of_intels_is_asked_by_its_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"mem_get_info": (6 * 2**30, 8 * 2**30), "max_memory_allocated": 2**30, "memory_reserved": 2**30}
+    for name, value in figures.items():
+        monkeypatch.setattr(torch.xpu, name, lambda device, value=value: value)
+    card = Device(platform="xpu", name="a card", arch="xe", memory_bytes=8 * 2**30)
+    # Half of 8 GiB, less 1 GiB at the peak and 1 GiB that another process holds.
+    assert device_budget(card, 0.5).nbytes == 2 * 2**30
 
 
 def test_the_number_of_blocks_follows_from_the_budget_and_is_logged(
