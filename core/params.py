@@ -96,6 +96,9 @@ class SamplingParams:
         _number("presence_penalty", self.presence_penalty, -2, 2)
         _number("frequency_penalty", self.frequency_penalty, -2, 2)
         _number("repetition_penalty", self.repetition_penalty, 0, math.inf, open_low=True)
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(name, f"must be True or False, not {getattr(self, name)!r}")
 
     def _check_stops(self) -> None:
         if any(not text for text in self.stops):
@@ -157,10 +160,11 @@ def _bias(value: Mapping[int, float]) -> dict[int, float]:
         raise InvalidInput("logit_bias", "must map token ids to numbers")
     bias: dict[int, float] = {}
     for key, amount in value.items():
-        try:
-            token = int(key)
-        except (TypeError, ValueError):
-            raise InvalidInput("logit_bias", f"token id {key!r} is not an integer") from None
+        # JSON has text for keys.
+        digits = isinstance(key, str) and key.isascii() and key.lstrip("-").isdigit() and len(key) < 20
+        if isinstance(key, bool) or not (isinstance(key, int) or digits):
+            raise InvalidInput("logit_bias", f"token id {key!r} is not an integer")
+        token = int(key)
         _number("logit_bias", amount, -math.inf, math.inf)
         bias[token] = min(100.0, max(-100.0, float(amount)))
     return bias
@@ -176,6 +180,8 @@ def _integer(name: str, value: Any, low: int, high: int) -> None:
 def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidInput(name, f"must be a number, not {value!r}")
+    if isinstance(value, int) and abs(value) > 2**63:
+        raise InvalidInput(name, "must be a number that a float holds")
     if not math.isfinite(value):
         raise InvalidInput(name, f"must be finite, not {value}")
     if not low <= value <= high or (open_low and value == low):

@@ -61,8 +61,9 @@ class Explanation:
 
     @property
     def fits(self) -> bool:
-        """Whether every layer gets a backend; `headstock explain` exits with 0 or 1 by it."""
-        return self.error is None
+        """Whether every layer gets a backend and the model goes into the memory; `headstock explain` exits with 0 or 1
+        by it."""
+        return self.error is None and (self.estimate is None or self.estimate.fits)
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON; its shape is kept, new fields may come."""

@@ -32,6 +32,9 @@ class Estimate:
     block_size: int
     budget_bytes: int
     """Memory left for the KV cache: the device's times `utilisation`, less the weights. Activations are not in it."""
+    fits: bool
+    """Whether weights and the smallest cache go into the memory; where its size is not known, nothing speaks against
+    it."""
     num_blocks: int
     num_tokens: int
     """Tokens that fit in the cache; one block, the null block, holds none."""
@@ -65,6 +68,7 @@ def estimate(
         kv_bytes_per_token=per_token,
         block_size=block_size,
         budget_bytes=budget,
+        fits=blocks > 1 or not device.memory_bytes or not per_token,
         num_blocks=blocks,
         num_tokens=max(0, blocks - 1) * block_size,
         context=context,

@@ -27,7 +27,7 @@ KIND_ALIASES = {
     "sliding_attention": "window",
 }
 """What model configurations call them."""
-INDICES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+INDICES = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,7 @@ class Rule:
         if self.level == "kind":
             return self.key in kinds_of(spec)
         if INDICES.fullmatch(self.key):
-            number = next((int(part) for part in layer.split(".") if part.isdigit()), position)
-            return any(low <= number <= high for low, high in _ranges(self.key))
+            return any(low <= _number(layer, position) <= high for low, high in _ranges(self.key))
         return self.key == layer or fnmatchcase(layer, self.key)
 
     def narrowness(self, layer: str) -> int:
@@ -81,12 +80,16 @@ class Policy:
     def wishes(self, specs: Mapping[str, AttentionSpec]) -> dict[str, tuple[Wish | None, Wish | None]]:
         """What is asked for each layer's decode rows and for its other rows; None is nothing.
 
-        Raises `InvalidInput` for a rule that speaks of no layer.
+        Raises `InvalidInput` for a rule that speaks of no layer, or of layers beyond the last.
         """
         layers = [(name, position, spec) for position, (name, spec) in enumerate(specs.items())]
+        last = max((_number(name, position) for name, position, _ in layers), default=0)
         for rule in self.rules:
             if not any(rule.matches(*layer) for layer in layers):
                 raise InvalidInput("attention_policy", _unmatched(rule, specs))
+            numbers = _ranges(rule.key) if rule.level == "layer" and INDICES.fullmatch(rule.key) else []
+            if beyond := [high for _, high in numbers if high > last]:
+                raise InvalidInput("attention_policy", f"{rule.key!r} names layer {max(beyond)}; the last is {last}")
         found: dict[str, tuple[Wish | None, Wish | None]] = {}
         for name, position, spec in layers:
             rules = [rule for rule in self.rules if rule.matches(name, position, spec)]
@@ -117,6 +120,11 @@ def level_of(name: str) -> tuple[Level, str]:
     if plain in PHASES:
         return "phase", plain
     return ("kind", plain) if plain in (*REACH, *KINDS) else ("layer", name.strip())
+
+
+def _number(layer: str, position: int) -> int:
+    """The number in a layer's name, or its place in the model."""
+    return next((int(part) for part in layer.split(".") if part.isdigit()), position)
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:

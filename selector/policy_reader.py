@@ -104,7 +104,7 @@ def _document(field: str, source: Document | None) -> Mapping[str, object]:
             text = _file(field, Path(source))
         try:
             found = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(field, pairs))
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise InvalidInput(field, f"is not JSON: {error}") from error
     if not isinstance(found, Mapping):
         raise InvalidInput(field, f"must be a JSON object, not {found!r}")
@@ -118,7 +118,7 @@ def _document(field: str, source: Document | None) -> Mapping[str, object]:
 def _file(field: str, path: Path) -> str:
     try:
         return path.expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # the last is a home directory that nobody has
         raise InvalidInput(field, f"is neither JSON nor a readable file: {error}") from error
 
 

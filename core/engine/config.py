@@ -58,6 +58,10 @@ class EngineConfig:
                 raise InvalidInput(name, f"must be an integer, not {value!r}")
             if not low <= value <= high:
                 raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise InvalidInput("enable_prefix_caching", f"must be True or False, not {self.enable_prefix_caching!r}")
+        if not isinstance(self.dtype, str):
+            raise InvalidInput("dtype", f"must be a name, not {self.dtype!r}")
         share = self.memory_utilization
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise InvalidInput("memory_utilization", f"must be above 0 and at most 1, not {share!r}")

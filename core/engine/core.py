@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..attention import AttentionProvider, AttentionSelection
-from ..errors import InvalidInput
+from ..errors import BackendError, InvalidInput
 from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
 from ..model import ModelConfig, ModelFolder, resolve_dtype
 from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
@@ -111,6 +111,8 @@ class EngineCore:
             return self.scheduler.update_from_output(output, result)
         except BaseException as error:
             self._recover(f"{type(error).__name__}: {error}", computing)
+            if isinstance(error, SystemExit):  # somebody's kernel does not decide that the program has succeeded
+                raise BackendError("a model or attention backend ended in SystemExit while it computed") from error
             raise
 
     def _recover(self, reason: str, computing: SchedulerOutput | None) -> None:

@@ -43,6 +43,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """`architectures[0]` of `config.json` → what is particular about it."""
 
+MOST_LAYERS = 10_000
+"""A config that says more is damaged."""
 SUPPORTED_LAYERS = ("full_attention", "sliding_attention", "attention")
 
 STATE_MODELS = {
@@ -59,16 +61,21 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_nu
 
 def unsupported_layers(config: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """(layer index, kind) of every layer that the decoder cannot run, as far as `config` tells; experts come last."""
-    layers = config.get("num_hidden_layers")
-    count = layers if isinstance(layers, int) else 0
+    count = min(_count(config, "num_hidden_layers"), MOST_LAYERS)
     for index, kind in enumerate(_layer_kinds(config, count)):
         if kind not in SUPPORTED_LAYERS:
             yield index, kind
     if config.get("kv_lora_rank"):
         yield from ((index, "latent attention (MLA)") for index in range(count))
     if any(isinstance(n := config.get(name), int) and n > 1 for name in EXPERT_COUNTS):
-        first = config.get("first_k_dense_replace") or 0
+        first = _count(config, "first_k_dense_replace")
         yield from ((index, "mixture of experts") for index in range(first, count))
+
+
+def _count(config: Mapping[str, Any], name: str) -> int:
+    """The number there, or 0: here is only asked what cannot run, and the fields of what can are checked later."""
+    value = config.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _layer_kinds(config: Mapping[str, Any], count: int) -> list[str]:
@@ -78,10 +85,10 @@ def _layer_kinds(config: Mapping[str, Any], count: int) -> list[str]:
     if pattern := config.get("hybrid_override_pattern"):
         names = {"M": "mamba2", "*": "full_attention", "-": "feed-forward only", "E": "mixture of experts"}
         return [names.get(letter, letter) for letter in str(pattern)]
-    if interval := config.get("full_attention_interval"):
+    if interval := _count(config, "full_attention_interval"):
         return ["full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(count)]
-    if (period := config.get("attn_layer_period")) is not None:
-        offset = config.get("attn_layer_offset", 0)
+    if period := _count(config, "attn_layer_period"):
+        offset = _count(config, "attn_layer_offset")
         return ["full_attention" if i % period == offset else "mamba" for i in range(count)]
-    state = STATE_MODELS.get(config.get("model_type", ""))
+    state = STATE_MODELS.get(str(config.get("model_type", "")))
     return [state] * (count or 1) if state else []

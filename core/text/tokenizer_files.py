@@ -32,7 +32,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"cannot read {path}: it holds a {type(value).__name__}, not a JSON object")
@@ -55,7 +55,10 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
 
 
 def _text(token: str | Mapping[str, Any]) -> str:
-    return token if isinstance(token, str) else token["content"]
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(text, str):
+        raise ModelError(f"a special token of the tokenizer's files must be text, not {token!r}")
+    return text
 
 
 def _ids(config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
@@ -15,6 +17,23 @@ HOST_MEMORY = ("cpu", "mps")
 """Platforms whose memory is the machine's."""
 CPU_DEFAULT = 4 * 2**30
 """Bytes of KV cache in the machine's memory, where nothing else is said: it belongs to other programs too."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory was refused, by the system or by a device."""
+    refused = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return refused or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+
+
+@contextmanager
+def taking_memory(what: str) -> Iterator[None]:
+    """Where memory is refused meanwhile, raise `CapacityError` saying that it was for `what`."""
+    try:
+        yield
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise CapacityError(f"not enough memory for {what}: {str(error).splitlines()[0] or 'refused'}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

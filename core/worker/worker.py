@@ -11,7 +11,7 @@ from ..model import Decoder, ModelConfig, ModelFolder, load_model
 from ..params import SamplingParams
 from ..scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .attention import AttentionGroups, allocate_caches
-from .memory import HOST_MEMORY, KVBudget, cpu_budget, device_budget, given_budget
+from .memory import HOST_MEMORY, KVBudget, cpu_budget, device_budget, given_budget, taking_memory
 from .runner import ModelRunner, RunnerLimits
 
 
@@ -49,10 +49,11 @@ class Worker:
 
     def load_model(self) -> None:
         """Read the weights onto the device."""
-        config = self.config
-        self._model: Decoder = load_model(
-            self._model_config, self._folder, dtype=config.dtype, device=config.device.torch_device, specs=self._specs
-        )
+        config, model = self.config, self._model_config
+        with taking_memory(f"the weights ({model.weight_bytes(config.dtype) / 2**30:.1f} GiB in {config.dtype})"):
+            self._model: Decoder = load_model(
+                model, self._folder, dtype=config.dtype, device=config.device.torch_device, specs=self._specs
+            )
 
     def kv_group(self) -> KVGroupSpec:
         """The byte view of the layers' caches; they share one block table."""
@@ -88,7 +89,13 @@ class Worker:
 
     def initialize_kv_cache(self, kv: KVCacheConfig) -> None:
         """Allocate the cache, bind the layers to it and to their backends, and size the runner."""
-        self.runner = self._runner(kv)
+        config, size = self.config, sum(group.bytes_per_block for group in kv.groups) * kv.num_blocks
+        what = (
+            f"a KV cache of {size / 2**30:.1f} GiB and the buffers of a step "
+            f"(max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens})"
+        )
+        with taking_memory(what):
+            self.runner = self._runner(kv)
 
     def _runner(self, kv: KVCacheConfig) -> ModelRunner:
         config = self.config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -15,6 +16,7 @@ from .lazy import HELP_OPTIONS, LazyGroup
 EXIT_REFUSED = 2
 """What was asked cannot be done as asked: wrong input, unknown model, a backend that does not fit."""
 
+EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -57,12 +59,22 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an answer may hold characters that the terminal's encoding lacks
+    if sys.stdout is None:  # closed by the caller, who wants no answer
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
-        app()
+        try:
+            app(prog_name="headstock")
+        finally:
+            sys.stdout.flush()
     except HeadstockError as error:
         _fail(str(error))
     except MemoryError as error:
         _fail(f"not enough memory: {error}")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer has nowhere to go
+        _fail(f"the output cannot be written: {error.strerror}", EXIT_FAILED)
     except KeyboardInterrupt:
         _fail("interrupted", EXIT_INTERRUPTED)
 

@@ -60,6 +60,8 @@ def size_in_bytes(name: str, text: str | None) -> int | None:
 
 def read_stdin() -> str:
     """All of stdin; raises `InvalidInput` where it is no text."""
+    if sys.stdin is None:
+        raise InvalidInput("prompt", "is -, and stdin is closed")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ...selector import Estimate, Explanation, LayerGroup, ModelFigures, Policy
 
 EXIT_NOTHING_FITS = 1
+COUNT = 2**31 - 1
+"""Positions and block ids are 32-bit."""
 
 
 @grouped
@@ -26,9 +28,11 @@ def explain(
         str | None,
         Option(help="A device here (cpu, cuda:1) or a profile such as mi300x; else the best here.", metavar="NAME"),
     ] = None,
-    block_size: Annotated[int | None, Option(min=1, help="Tokens a KV block (16, or what the backends take).")] = None,
+    block_size: Annotated[
+        int | None, Option(min=1, max=COUNT, help="Tokens a KV block (16, or what the backends take).")
+    ] = None,
     dtype: Annotated[str, Option(help="auto, float32, bfloat16, float16, float64.")] = "auto",
-    context: Annotated[int, Option(min=1, help="Tokens of context that the speed bounds are for.")] = 1024,
+    context: Annotated[int, Option(min=1, max=COUNT, help="Tokens of context that the speed bounds are for.")] = 1024,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -38,7 +42,8 @@ def explain(
     into the device's memory, and how fast its bandwidth and arithmetic allow
     the model to be.
 
-    Exit codes: 0 every layer gets a backend; 1 none fits; 2 refused, with the reason.
+    Exit codes: 0 every layer gets a backend and the model fits; 1 one of them
+    does not hold; 2 refused, with the reason.
     """
     show_log(verbose)
     from ...core.model import read_config, resolve_dtype, resolve_model
@@ -134,8 +139,10 @@ def _libraries(explanation: Explanation) -> str:
 
 
 def _figures(estimate: Estimate) -> str:
+    short = "" if estimate.fits else "; they do not fit into this device's memory together with a KV cache"
     lines = [
-        f"weights {estimate.weight_bytes / 2**20:,.0f} MiB, KV {estimate.kv_bytes_per_token / 2**10:,.1f} KiB a token",
+        f"weights {estimate.weight_bytes / 2**20:,.0f} MiB, KV {estimate.kv_bytes_per_token / 2**10:,.1f} KiB a token"
+        + short,
         f"KV cache: {estimate.num_blocks:,} blocks of {estimate.block_size}, {estimate.num_tokens:,} tokens "
         f"in {estimate.budget_bytes / 2**30:,.1f} GiB beside the weights",
     ]

@@ -45,18 +45,21 @@ def generate(
     from ...core.engine import read_prompts
     from ...core.model import resolve_model
     from ...core.text import ChatTemplate
+    from ...plugins.guard import stdout_to_stderr
     from ..llm import LLM
 
     # A wrong prompt, or a model without a chat template, is told of before weights are loaded.
     read_prompts(texts)
     template = ChatTemplate.from_folder(resolve_model(model).path) if chat else None
-    llm = LLM(model, **attention.wishes(), **settings)
+    with stdout_to_stderr():  # what backends print is no answer
+        llm = LLM(model, **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
         for line in (*llm.attention.summary(), *llm.attention.notes):
             note(line)
     asked: Sequence[Any] = [_conversation(llm, template, text) for text in texts] if template else texts
     if json or params.n > 1 or len(asked) > 1:
-        outputs = llm.generate(asked, params)
+        with stdout_to_stderr():
+            outputs = llm.generate(asked, params)
         print_json(_document(llm, outputs)) if json else _print_all(texts, outputs)
     else:
         outputs = [_stream(llm, asked[0], params)]
@@ -71,9 +74,16 @@ def _conversation(llm: LLM, template: ChatTemplate, text: str) -> dict[str, Any]
 
 def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:
     """Print the answer as it grows; the last output."""
+    from ...plugins.guard import stdout_to_stderr
+
+    news = llm.stream(prompt, params)
     printed, last = 0, None
-    for last in llm.stream(prompt, params):
-        text = last.outputs[0].text
+    while True:
+        with stdout_to_stderr():
+            output = next(news, None)
+        if output is None:
+            break
+        last, text = output, output.outputs[0].text
         sys.stdout.write(text[printed:])
         sys.stdout.flush()
         printed = len(text)

@@ -121,6 +121,8 @@ class LazyCommand(TyperCommand):
 
     def _real(self) -> Any:
         target = self._entry.load()
+        if not callable(target):
+            raise HeadstockError(f'command "{self.name}" is {target!r}, neither a function nor a typer.Typer')
         if not isinstance(target, typer.Typer):
             app = typer.Typer(add_completion=False, context_settings=HELP_OPTIONS)
             app.command()(target)

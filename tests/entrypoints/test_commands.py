@@ -68,6 +68,13 @@ def test_one_that_cannot_be_loaded_says_so_and_the_others_run(site):
     assert run_cli("--version").code == run_cli("backends").code == 0
 
 
+def test_one_that_is_no_function_says_what_it_is(site):
+    offer(site, "greetings", "greetings:greet", modules={"greetings": "greet = 7"})
+    result = run_cli("greet", "Ada")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == 'headstock: command "greet" is 7, neither a function nor a typer.Typer\n'
+
+
 def test_in_strict_mode_it_raises_what_it_raised(site):
     offer(site, "greetings", "greetings:greet", modules={"greetings": "import no_such_module"})
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):

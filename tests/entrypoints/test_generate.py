@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from headstock import LLM, SamplingParams
 from headstock.core.text import Tokenizer
 from support.cli import run_cli
+from support.plugins import BACKEND, write_distribution
 
 CHOSEN = r"attention backend: sdpa \(headstock [\d.]+\) for all 4 layers; why: ranked \(\d of \d+ on cpu\)"
 PROMPT = "the fox and the hound went out"
@@ -43,6 +48,27 @@ def test_the_answer_is_written_as_it_grows(tiny, expected):
     pieces = [piece for piece in generate(tiny, PROMPT).writes if piece]
     assert len(pieces) >= 8
     assert "".join(pieces) == expected(PROMPT) + "\n"
+
+
+LOUD = BACKEND.replace("out.zero_()", "print('loud'); import os; os.system('echo louder'); out.zero_()")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("-n", "2")])
+def test_what_a_backend_prints_is_no_part_of_the_answer(tiny, site, options):
+    write_distribution(site, "kernels", backends={"fast": "loud:Fast"}, modules={"loud": LOUD})
+    policy = json.dumps({"0": "fast"})
+    command = [sys.executable, "-m", "headstock", "generate", str(tiny), "x", "--attention-policy", policy, *options]
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [*command, "--max-tokens", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loud" not in done.stdout
+    assert "louder" in done.stderr
 
 
 def test_several_prompts_are_answered_in_their_order(tiny, expected):

@@ -128,6 +128,27 @@ def test_a_reader_that_goes_away_is_no_error_of_ours(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+@pytest.mark.parametrize("command", [["--version"], ["backends"], ["backends", "--json"]])
+def test_an_output_that_cannot_be_written_is_told(command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headstock", *command], check=False, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.endswith("headstock: the output cannot be written: No space left on device\n")
+
+
+def test_closed_streams_are_no_crash():
+    closed = [sys.executable, "-c", "import os; os.close(0); os.close(1); os.execv(os.sys.executable, os.sys.argv[1:])"]
+    program = [sys.executable, "-m", "headstock"]
+    done = subprocess.run([*closed, *program, "backends"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "Traceback" not in done.stderr
+    done = subprocess.run([*closed, *program, "generate", "smollm2", "-"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "headstock: prompt: is -, and stdin is closed\n")
+
+
 def test_the_console_script_is_the_same_program():
     from importlib.metadata import entry_points
 

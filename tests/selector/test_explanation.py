@@ -59,6 +59,14 @@ class TestCandidates:
             "block_size: asked 16, offered 64",
         )
 
+    def test_weights_beyond_the_memory_do_not_fit(self):
+        large = ModelFigures(weight_bytes=2**50, bytes_per_step=1, flops_per_token=1, dtype="float32")
+        for model, fits in ((large, False), (FIGURES, True)):
+            explanation = explain(selector(), SMOLLM2, profile("a100"), model=model)
+            assert explanation.error is None
+            assert explanation.fits is explanation.to_dict()["estimate"]["fits"] is fits
+        assert explain(selector(), SMOLLM2, CPU, model=large).fits  # a device whose memory is not known
+
     def test_what_the_ranking_gave_up_so_that_all_agree_is_a_reason(self):
         plugins = world({"a": backend("A", block_sizes=one_of(16))}, {"big": backend("Big", block_sizes=one_of(64))})
         explanation = explain(selector(plugins, attention_policy={"0": "big"}), layers(spec(), spec()), CPU)

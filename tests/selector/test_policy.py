@@ -135,6 +135,7 @@ def test_auto_in_a_rule_takes_layers_out_of_the_flag():
         ("encoder", "'encoder' is a kind that no layer has. Kinds here: decoder, full, window"),
         ("vision.*", "'vision.*' is no kind or phase, and matches no layer."),
         ("4-7", "'4-7' is no kind or phase, and matches no layer."),
+        ("9" * 5000, "is no kind or phase, and matches no layer."),
         ("model.layers.1.self_attn.atn", "did you mean model.layers.1.self_attn.attn?"),
     ],
 )
@@ -143,6 +144,11 @@ def test_a_rule_that_speaks_of_no_layer_is_an_error(key, text):
         read_policy(attention_policy={key: "x"}, environ={}).wishes(FOUR)
     assert text in str(error.value)
     assert "layers: model.layers.0.self_attn.attn, …, model.layers.3.self_attn.attn" in str(error.value)
+
+
+def test_numbers_beyond_the_last_layer_are_an_error():
+    with pytest.raises(InvalidInput, match=r"attention_policy: '0,2-30' names layer 30; the last is 3"):
+        read_policy(attention_policy={"0,2-30": "x"}, environ={}).wishes(FOUR)
 
 
 class TestReading:
@@ -159,6 +165,8 @@ class TestReading:
             ("{", "attention_policy: is not JSON: Expecting property name"),
             ('["sdpa"]', "attention_policy: must be a JSON object, not ['sdpa']"),
             ("/no/such/file", "attention_policy: is neither JSON nor a readable file: [Errno 2]"),
+            ("[" * 100_000, "attention_policy: is not JSON"),
+            ("~nosuchuser/policy", "attention_policy: is neither JSON nor a readable file: Could not determine home"),
             ("/", "attention_policy: is neither JSON nor a readable file: [Errno 21]"),
             ('{"window": "a", "window": "b"}', "attention_policy: has 'window' twice"),
             ({"window": "a", "sliding": "b"}, "attention_policy: asks twice for kind 'window': a and b, b"),

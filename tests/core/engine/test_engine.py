@@ -12,7 +12,7 @@ from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.attention import by_phase
 from headstock.core.engine import LLMEngine, Prompt
-from headstock.core.errors import CapacityError, InvalidInput
+from headstock.core.errors import BackendError, CapacityError, InvalidInput
 from headstock.core.kv import KVCacheManager
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
@@ -294,6 +294,14 @@ def test_a_step_that_raises_ends_its_requests_and_leaves_no_prefix(
     again = answers(engine, PROMPTS, GREEDY)
     assert tokens(again) == alone
     assert [o.num_cached_tokens for o in again[1:3]] == [0, 0]
+
+
+def test_a_backend_that_ends_the_program_is_an_error_of_its_own(folder: ModelFolder) -> None:
+    engine = tiny_engine(folder, FixedProvider(Interrupted), block_size=4)
+    engine.add_request(Prompt(token_ids=(1, 2)), GREEDY)
+    Interrupted.pending.append(SystemExit(0))
+    with pytest.raises(BackendError, match="ended in SystemExit while it computed"):
+        engine.step()
 
 
 def raise_once(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, error: BaseException, *, after: bool) -> None:

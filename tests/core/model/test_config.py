@@ -122,9 +122,39 @@ def test_kv_heads_that_do_not_split_are_refused() -> None:
     [
         ({"hidden_size": ...}, "hidden_size", "is missing"),
         ({"vocab_size": None}, "vocab_size", "is missing"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers", "at least 1, not 0"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers", "from 1 to 10000, not 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers", "from 1 to 10000, not 1000000000"),
+        ({"vocab_size": 2**31}, "vocab_size", "from 1 to 2147483647"),
+        ({"hidden_size": 10**300}, "hidden_size", r"from 1 to 2147483647, not 10*\.\.\.$"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps", "must be a finite number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps", "must be a finite number, not nan"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps", "must be above 0"),
+        ({"rope_theta": 0}, "rope_theta", "must be above 0, not 0"),
+        ({"layer_types": 5}, "layer_types", "must be a list of 30 kinds, one a layer, not 5"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_scaling.rope_type", r"is \['yarn'\], which is not supported"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor", "must be above 0"),
+        (
+            {"rope_scaling": {"rope_type": "divisors", "divisors": [1.0]}},
+            "rope_scaling.divisors",
+            "must be a list of 32 numbers",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "divisors", "divisors": [1.0] * 31 + [0]}},
+            "rope_scaling.divisors",
+            "above 0",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "rope_theta": 1.0},
+            "rope_scaling.rope_theta",
+            "above 1 for yarn",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4, "high_freq_factor": 4}},
+            "rope_scaling.low_freq_factor",
+            "must be below high_freq_factor",
+        ),
         ({"num_hidden_layers": "30"}, "num_hidden_layers", "not '30'"),
-        ({"rms_norm_eps": "tiny"}, "rms_norm_eps", "must be a number"),
+        ({"rms_norm_eps": "tiny"}, "rms_norm_eps", "must be a finite number"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings", "must be true or false"),
         (
             {"num_attention_heads": 6, "num_key_value_heads": 4},
@@ -146,7 +176,7 @@ def test_kv_heads_that_do_not_split_are_refused() -> None:
         ({"rope_parameters": {"full_attention": {}}}, "rope_parameters", "differs by layer type"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor", "is 0.5"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config", r"quantised \(gptq\)"),
-        ({"layer_types": ["full_attention"]}, "layer_types", "has 1 entries for 30 layers"),
+        ({"layer_types": ["full_attention"]}, "layer_types", "must be a list of 30 kinds, one a layer, not 1 entries"),
         (
             {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
             "no_rope_layers",
@@ -207,8 +237,27 @@ def test_code_that_comes_with_a_model_is_never_run() -> None:
     assert parse_config(config(auto_map={"AutoModel": "x.Y"})).architecture == "LlamaForCausalLM"
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"model_type": ["mamba"]},
+        {"full_attention_interval": "4"},
+        {"attn_layer_period": "8"},
+        {"attn_layer_period": 0},
+        {"first_k_dense_replace": "1", "num_experts": 8},
+        {"num_hidden_layers": 10**12, "num_experts": 8},
+    ],
+)
+def test_odd_values_beside_an_unknown_architecture_are_no_crash(odd: dict[str, Any]) -> None:
+    with pytest.raises(ModelError):
+        parse_config({"architectures": ["NoSuchForCausalLM"], "num_hidden_layers": 4, **odd})
+
+
 def test_broken_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": ')
+    with pytest.raises(ModelError, match=r"config.json: is not valid JSON"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelError, match=r"config.json: is not valid JSON"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[1, 2]")

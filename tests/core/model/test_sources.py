@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headstock.core.errors import ModelError
+from headstock.core.errors import InvalidInput, ModelError
 from headstock.core.model import resolve_model
 from headstock.core.model.cache import MARKER
 from headstock.core.model.packages import PACKAGED_MODELS, PackagedModel
@@ -170,6 +171,18 @@ def test_an_unknown_model_is_told_with_what_is_near(
     (tmp_path / "model.bin").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match=said):
+        resolve_model(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nosuchuser/model"])
+def test_a_name_that_cannot_be_looked_up_is_told(name: str) -> None:
+    with pytest.raises(ModelError, match="cannot be looked up"):
+        resolve_model(name)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"smollm2", Path])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidInput, match="model: must be a name or a path"):
         resolve_model(name)
 
 

@@ -91,6 +91,15 @@ def test_tools_choose_the_template_named_for_them(tmp_path):
     assert template.render(HELLO, tools=[TOOL], name="default") == "plain"
 
 
+@pytest.mark.parametrize(
+    "template", [5, {"default": "x"}, ["x"], [{"name": "default"}], [{"name": 1, "template": "x"}]]
+)
+def test_a_template_that_is_no_text_is_the_models_fault(tmp_path, template):
+    write_folder(tmp_path, byte_level(), tokenizer_config={"chat_template": template})
+    with pytest.raises(ModelError, match="chat_template must be text, or a list of named texts"):
+        ChatTemplate.from_folder(tmp_path)
+
+
 def test_a_model_without_template_says_so(tmp_path):
     with pytest.raises(ModelError, match="has no chat template"):
         ChatTemplate.from_folder(write_folder(tmp_path, byte_level()))

@@ -120,6 +120,7 @@ def test_a_folder_without_tokenizer_says_what_is_missing(tmp_path):
         ("tokenizer.json", "{}"),
         ("tokenizer_config.json", "["),
         ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", "[" * 100_000),
     ],
 )
 def test_a_broken_file_is_named(folder, name, content):

@@ -14,7 +14,7 @@ from headstock.core.errors import CapacityError
 from headstock.core.kv import KVCacheConfig
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
-from headstock.core.worker.memory import cpu_budget, device_budget
+from headstock.core.worker.memory import cpu_budget, device_budget, taking_memory
 from support.attention import CPU
 from support.engine import FixedProvider
 from support.serving import answers
@@ -55,6 +55,16 @@ def test_a_card_of_intels_is_asked_by_its_own_calls(monkeypatch: pytest.MonkeyPa
     card = Device(platform="xpu", name="a card", arch="xe", memory_bytes=8 * 2**30)
     # Half of 8 GiB, less 1 GiB at the peak and 1 GiB that another process holds.
     assert device_budget(card, 0.5).nbytes == 2 * 2**30
+
+
+def test_memory_that_is_refused_is_told_with_what_it_was_for(
+    folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headstock.core.worker.worker.allocate_caches", lambda *_: torch.empty(2**60))
+    with pytest.raises(CapacityError, match=r"not enough memory for a KV cache of .* \(max_num_seqs 8, max_num_bat"):
+        tiny_engine(folder)
+    with pytest.raises(RuntimeError, match="another"), taking_memory("nothing"):
+        raise RuntimeError("another")
 
 
 def test_the_number_of_blocks_follows_from_the_budget_and_is_logged(
