@@ -29,3 +29,13 @@ class BackendError(HeadstockError):
 
 class CapacityError(HeadstockError):
     """The KV cache cannot hold what was asked of it; the text states the capacity."""
+
+
+class EngineDeadError(HeadstockError):
+    """The engine has died or was closed: whatever waits for it ends with this, and so does every later call."""
+
+    def __init__(self, reason: str, *, details: str = "") -> None:
+        """`details` is the traceback of where it died, or what it wrote last; it is part of the text."""
+        super().__init__(f"{reason}\n{details.rstrip()}" if details else reason)
+        self.reason = reason
+        self.details = details

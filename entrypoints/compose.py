@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 
-from ..core.engine import EngineConfig, EngineCore, InputProcessor, LLMEngine
+from ..core.engine import EngineConfig, EngineCore, InprocClient, InputProcessor, LLMEngine
 from ..core.model import ModelFolder, read_config
 from ..core.text import Tokenizer
 from ..plugins import Plugins, check_environment, load_plugins
@@ -33,4 +33,4 @@ def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> L
         eos_token_ids=model.eos_token_ids or tokenizer.eos_token_ids,
         seed=config.seed,
     )
-    return LLMEngine(core, inputs)
+    return LLMEngine(InprocClient(core), inputs)

@@ -116,11 +116,11 @@ class LLM:
 
     def stats(self) -> SchedulerStats:
         """Counts of steps, preemptions, cached tokens."""
-        return self.engine.core.stats()
+        return self.engine.client.stats()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, with nothing done, while requests run."""
-        return self.engine.core.reset_prefix_cache()
+        return self.engine.client.reset_prefix_cache()
 
     def _add(self, prompts: Any, params: Params, priority: Sequence[int] | None, kind: OutputKind) -> list[str]:
         """Queue all prompts, or none."""

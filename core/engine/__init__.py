@@ -1,9 +1,32 @@
-"""The engine: `EngineCore` decides and computes on token ids; `LLMEngine` puts text in front of it."""
+"""The engine: `EngineCore` decides and computes on token ids; clients reach it wherever it lives; `LLMEngine` puts text
+in front of one."""
 
+from .client import AsyncEngineClient, EngineClient, PauseMode
 from .config import EngineConfig
 from .core import EngineCore
+from .info import EngineInfo
+from .inproc import InprocClient
 from .inputs import InputProcessor
 from .llm_engine import LLMEngine
+from .port import EnginePort
 from .prompts import Prompt, read_prompts
+from .remote import AsyncRemoteClient, RemoteClient
+from .thread import ThreadPort
 
-__all__ = ["EngineConfig", "EngineCore", "InputProcessor", "LLMEngine", "Prompt", "read_prompts"]
+__all__ = [
+    "AsyncEngineClient",
+    "AsyncRemoteClient",
+    "EngineClient",
+    "EngineConfig",
+    "EngineCore",
+    "EngineInfo",
+    "EnginePort",
+    "InprocClient",
+    "InputProcessor",
+    "LLMEngine",
+    "PauseMode",
+    "Prompt",
+    "RemoteClient",
+    "ThreadPort",
+    "read_prompts",
+]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import get_args
 
 from ..attention import AttentionProvider, AttentionSelection
-from ..errors import BackendError, InvalidInput
+from ..errors import BackendError, HeadstockError, InvalidInput
 from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
 from ..model import ModelConfig, ModelFolder, resolve_dtype
 from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
 from ..scheduler.output import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
+from ..version import __version__
 from ..worker.worker import Worker, WorkerConfig
+from .client import PauseMode
 from .config import EngineConfig
+from .info import EngineInfo
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +66,23 @@ class EngineCore:
         self.scheduler = self._new_scheduler()
         self.max_model_len = scheduler_config.max_model_len
         self._failed: list[EngineCoreOutput] = []
-        """Last news of requests whose step raised."""
+        """Last news of requests whose step raised, or that a pause ended."""
+        self._held: dict[str, EngineRequest] = {}
+        """Requests that came while a pause lets others finish."""
+        self._paused: PauseMode | None = None
+        self._asleep = False
+        self.info = EngineInfo(
+            version=__version__,
+            model=folder.name,
+            dtype=dtype,
+            block_size=size,
+            num_blocks=self.kv_config.num_blocks,
+            max_model_len=self.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            vocab_size=model.vocab_size,
+            eos_token_ids=model.eos_token_ids,
+            attention=self.selection.summary(),
+        )
 
     def _new_scheduler(self) -> Scheduler:
         kv = KVCacheManager(self.kv_config, enable_prefix_caching=self._enable_prefix_caching)
@@ -85,14 +105,22 @@ class EngineCore:
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request; raises `InvalidInput` or `CapacityError` with nothing kept of it."""
-        self.scheduler.add(request)
+        if self._paused != "wait":
+            self.scheduler.add(request)
+            return
+        self.scheduler.check(request)
+        if request.request_id in self._held:
+            raise InvalidInput("request_id", f"{request.request_id!r} is the id of a request that waits")
+        self._held[request.request_id] = request
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
         """End these requests in whatever state they are; their last news. Unknown ids are ignored."""
-        ids = list(request_ids)
-        failed = [output for output in self._failed if output.request_id in ids]
+        ids = dict.fromkeys(request_ids)
+        last = [output for output in self._failed if output.request_id in ids]
         self._failed = [output for output in self._failed if output.request_id not in ids]
-        return failed + self.scheduler.abort(ids)
+        held = [i for i in ids if self._held.pop(i, None) is not None]
+        last += [EngineCoreOutput(request_id=i, finish_reason="abort") for i in held]
+        return last + self.scheduler.abort(ids)
 
     def step(self) -> list[EngineCoreOutput]:
         """Compute one step and return what became of its requests.
@@ -103,6 +131,8 @@ class EngineCore:
         if self._failed:
             failed, self._failed = self._failed, []
             return failed
+        if not self.can_step:
+            return []
         computing: SchedulerOutput | None = None
         try:
             output = computing = self.scheduler.schedule()
@@ -129,9 +159,16 @@ class EngineCore:
         ended, self.scheduler = self.scheduler.request_ids, self._new_scheduler()
         self._failed = [EngineCoreOutput(request_id=i, finish_reason="error", error=reason) for i in ended]
 
-    def has_unfinished_requests(self) -> bool:
+    @property
+    def can_step(self) -> bool:
         """Whether `step` has something to compute or to tell."""
-        return self.scheduler.has_unfinished or bool(self._failed)
+        if self._failed:
+            return True
+        return self.scheduler.has_unfinished and self._paused in (None, "wait") and not self._asleep
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request has not had its last news, be it paused or not."""
+        return self.scheduler.has_unfinished or bool(self._failed) or bool(self._held)
 
     def stats(self) -> SchedulerStats:
         return self.scheduler.stats()
@@ -139,6 +176,47 @@ class EngineCore:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, with nothing done, while requests hold blocks."""
         return self.scheduler.reset_prefix_cache()
+
+    def pause(self, mode: PauseMode = "abort") -> None:
+        """Begin a pause; it is reached when `can_step` is false. Raises `InvalidInput` for an unknown mode."""
+        if mode not in get_args(PauseMode):
+            raise InvalidInput("mode", f"must be one of {', '.join(get_args(PauseMode))}, not {mode!r}")
+        self._paused = mode
+        if mode == "abort":
+            self._failed += self.abort_requests([*self.scheduler.request_ids, *self._held])
+
+    def resume(self) -> None:
+        """End a pause; nothing where there is none."""
+        self._paused = None
+        held, self._held = self._held, {}
+        for request in held.values():
+            self.scheduler.add(request)
+
+    def sleep(self, level: int = 1) -> None:
+        """Give back the memory of the KV cache and, at level 2, of the weights; nothing where asleep.
+
+        Raises `HeadstockError` while requests live, and `InvalidInput` for another level.
+        """
+        if isinstance(level, bool) or level not in (1, 2):
+            raise InvalidInput("level", f"must be 1 (KV cache) or 2 (KV cache and weights), not {level!r}")
+        if self._asleep:
+            return
+        if self.has_unfinished_requests():
+            raise HeadstockError("the engine cannot sleep while requests live; pause it first (abort or wait)")
+        self.scheduler.reset_prefix_cache()
+        self.worker.release(weights=level == 2)
+        self._asleep = True
+
+    def wake_up(self) -> None:
+        """Take memory again and go on; nothing where awake."""
+        if self._asleep:
+            self.worker.restore(self.kv_config)
+            self._asleep = False
+
+    def close(self) -> None:
+        """Give back all memory; the engine is of no use afterwards."""
+        self._asleep = True
+        self.worker.release(weights=True)
 
 
 def _model_len(asked: int | None, model: ModelConfig) -> int:

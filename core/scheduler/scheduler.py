@@ -59,9 +59,7 @@ class Scheduler:
         (``len(prompt) + 1 > max_model_len``), asks for several completions or reuses the id of a live request, and
         `CapacityError` where the KV cache cannot hold the prompt and one token even when nothing else runs.
         """
-        if source.request_id in self._requests:
-            raise InvalidInput("request_id", f"{source.request_id!r} is the id of a request that still runs or waits")
-        check_admissible(source, self.config, self.kv)
+        self.check(source)
         request = Request(
             source,
             chains=self.kv.new_chains(PrefixIdentity(cache_salt=source.cache_salt)),
@@ -70,6 +68,12 @@ class Scheduler:
         )
         self._requests[request.request_id] = request
         self._waiting.add(request)
+
+    def check(self, source: EngineRequest) -> None:
+        """Raise what `add` would raise, and keep nothing."""
+        if source.request_id in self._requests:
+            raise InvalidInput("request_id", f"{source.request_id!r} is the id of a request that still runs or waits")
+        check_admissible(source, self.config, self.kv)
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
         """End requests in whatever state they are; ids that do not live are ignored. One last output for each ended."""

@@ -117,6 +117,17 @@ class Worker:
         )
         return ModelRunner(self._model, attention, sizes, config.device.torch_device)
 
+    def release(self, *, weights: bool) -> None:
+        """Give back the KV cache's memory and, if wanted, the weights'; nothing where that is done already."""
+        for name in ("runner", "_model") if weights else ("runner",):
+            vars(self).pop(name, None)
+
+    def restore(self, kv: KVCacheConfig) -> None:
+        """Undo `release`; the cache's contents are gone."""
+        if not hasattr(self, "_model"):
+            self.load_model()
+        self.initialize_kv_cache(kv)
+
     def forget_requests(self) -> None:
         """Drop whatever is held of requests, as after a step that was broken off; the cache's contents stay."""
         self.runner.forget_requests()

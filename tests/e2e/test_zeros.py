@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from headstock.backends.sdpa import SdpaBackend
-from headstock.core.engine import EngineConfig, EngineCore, InputProcessor, LLMEngine
+from headstock.core.engine import EngineConfig, EngineCore, InprocClient, InputProcessor, LLMEngine
 from headstock.core.model import read_config, resolve_model
 from headstock.core.params import SamplingParams
 from headstock.core.text import Tokenizer
@@ -48,7 +48,7 @@ def engine() -> Iterator[LLMEngine]:
     core = EngineCore(settings, folder, config, FixedProvider(Muted))
     tokenizer = Tokenizer.from_folder(folder.path)
     inputs = InputProcessor(tokenizer, vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids)
-    yield LLMEngine(core, inputs)
+    yield LLMEngine(InprocClient(core), inputs)
     Muted.target = None
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from headstock.core.attention import AttentionProvider
-from headstock.core.engine import EngineConfig, EngineCore, InputProcessor, LLMEngine
+from headstock.core.engine import EngineConfig, EngineCore, InprocClient, InputProcessor, LLMEngine
 from headstock.core.model import Decoder, ModelConfig, ModelFolder, read_config
 from headstock.core.text import Tokenizer
 
@@ -56,19 +56,24 @@ def tiny_folder(folder: Path, **changes: Any) -> ModelFolder:
     return ModelFolder(name="tiny", path=folder, origin="made by a test")
 
 
-def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, **config: Any) -> LLMEngine:
-    """An engine over it; `config` goes into the `EngineConfig`."""
+def tiny_core(folder: ModelFolder, provider: AttentionProvider | None = None, **config: Any) -> EngineCore:
+    """A core over it; `config` goes into the `EngineConfig`."""
     if provider is None:
         from headstock.backends.sdpa import SdpaBackend
 
         provider = FixedProvider(SdpaBackend)
-    parsed: ModelConfig = read_config(folder.path)
     settings = {"device": CPU, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**22, **config}
-    core = EngineCore(EngineConfig(**settings), folder, parsed, provider)
+    return EngineCore(EngineConfig(**settings), folder, read_config(folder.path), provider)
+
+
+def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, **config: Any) -> LLMEngine:
+    """The same with text in front, in this process."""
+    core = tiny_core(folder, provider, **config)
+    parsed: ModelConfig = read_config(folder.path)
     inputs = InputProcessor(
         Tokenizer.from_folder(folder.path),
         vocab_size=parsed.vocab_size,
         eos_token_ids=parsed.eos_token_ids,
-        seed=settings.get("seed", 0),
+        seed=config.get("seed", 0),
     )
-    return LLMEngine(core, inputs)
+    return LLMEngine(InprocClient(core), inputs)
