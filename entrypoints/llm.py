@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from ..core.attention import AttentionSelection
-from ..core.engine import EngineConfig, LLMEngine, read_prompts
+from ..core.engine import EngineConfig, LLMEngine, Prompt, chat_prompt, read_prompts
 from ..core.errors import InvalidInput
 from ..core.model import resolve_model
 from ..core.outputs import OutputKind, RequestOutput
 from ..core.params import SamplingParams
 from ..core.scheduler import SchedulerStats
 from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
+from ..core.text import ChatTemplate, Tokenizer
 from ..selector import find_device, read_policy
 from ..selector.policy_reader import Document
 from .compose import build_engine, installed_plugins
@@ -114,6 +116,73 @@ class LLM:
         ids = self._add([prompt], sampling_params, None, "cumulative")
         yield from self._run(ids)
 
+    def chat(
+        self,
+        messages: Any,
+        sampling_params: Params = None,
+        *,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """What the assistant says next in each conversation, in their order.
+
+        `messages` is a list of messages (mappings with ``role`` and ``content``), or a list of such lists. The rest is
+        as for `generate` and `chat_prompt`. Every conversation is checked before the first is computed.
+        """
+        prompts = [
+            self.chat_prompt(
+                conversation,
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
+            )
+            for conversation in _conversations(messages)
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """One conversation as a prompt for `generate` or `stream`.
+
+        `chat_template` is a Jinja template instead of the model's own. The prompt ends where the assistant is to speak,
+        or with the unfinished last message where `continue_final_message` is set and `add_generation_prompt` is not.
+        `tools` are JSON objects, `chat_template_kwargs` further variables that the template understands. Raises
+        `ModelError` where the model has no template, and `InvalidInput` for what the template refuses.
+        """
+        own = None if chat_template is None else ChatTemplate({"default": chat_template}, self.tokenizer.special_tokens)
+        return chat_prompt(
+            own or self._chat_template,
+            self.tokenizer,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            **(chat_template_kwargs or {}),
+        )
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        return ChatTemplate.from_folder(self.folder.path)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the model."""
+        return self.engine.inputs.tokenizer
+
     def stats(self) -> SchedulerStats:
         """Counts of steps, preemptions, cached tokens."""
         return self.engine.client.stats()
@@ -161,6 +230,14 @@ class LLM:
             self.engine.abort_request(waiting)
             for request_id in waiting:
                 self._news.pop(request_id, None)
+
+
+def _conversations(messages: Any) -> Sequence[Any]:
+    """One conversation or a list of them."""
+    several = isinstance(messages, Sequence) and messages and not isinstance(messages, str)
+    if several and all(isinstance(item, Sequence) and not isinstance(item, str) for item in messages):
+        return messages
+    return [messages]
 
 
 def _one_each(name: str, value: Any, count: int) -> list[Any]:

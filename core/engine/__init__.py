@@ -9,7 +9,7 @@ from .inproc import InprocClient
 from .inputs import InputProcessor
 from .llm_engine import LLMEngine
 from .port import EnginePort
-from .prompts import Prompt, read_prompts
+from .prompts import Prompt, chat_prompt, read_prompts
 from .remote import AsyncRemoteClient, RemoteClient
 from .thread import ThreadPort
 
@@ -28,5 +28,6 @@ __all__ = [
     "Prompt",
     "RemoteClient",
     "ThreadPort",
+    "chat_prompt",
     "read_prompts",
 ]

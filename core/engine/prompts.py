@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidInput
+from ..text import ChatTemplate, Tokenizer
 
 KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
@@ -16,6 +17,7 @@ class Prompt:
     """One prompt, as text or as token ids."""
 
     text: str | None = None
+    """Tokenised unless `token_ids` are given, too."""
     token_ids: tuple[int, ...] | None = None
     """Taken as they are, without special tokens added."""
     cache_salt: str | None = None
@@ -45,6 +47,14 @@ def read_prompts(value: Any) -> list[Prompt]:
     if value and all(isinstance(item, int) for item in value):
         return [read_prompt(value)]
     return [read_prompt(item) for item in value]
+
+
+def chat_prompt(
+    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **options: Any
+) -> Prompt:
+    """The prompt of one conversation; `options` are those of `ChatTemplate.render`, whose errors it raises."""
+    text = template.render(messages, **options)
+    return Prompt(text=_text(text), token_ids=tuple(tokenizer.encode(text, add_special_tokens=False)))
 
 
 def _read_mapping(value: Mapping[str, Any]) -> Prompt:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, ModelError
-from .messages import check_messages, plain
+from .messages import before_mark, check_messages, marked, plain
 from .tokenizer_files import read_json, read_tokenizer_files
 
 if TYPE_CHECKING:
@@ -53,30 +53,40 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         name: str | None = None,
         **variables: Any,
     ) -> str:
         """The prompt for `messages`, each with `role` and most with `content`.
 
         `tools` and `documents` are JSON objects handed to the template, `variables` whatever else it understands
-        (`enable_thinking`…). With `add_generation_prompt` the prompt ends where the assistant is to speak. `name`
+        (`enable_thinking`…). With `add_generation_prompt` the prompt ends where the assistant is to speak; with
+        `continue_final_message` it ends with the text of the last message, which the model then continues. `name`
         chooses a template; by default `tool_use` where there are tools and such a template, else `default`. Encode the
         result with `add_special_tokens=False`: the template writes them. Raises `InvalidInput` naming the message
         and field that is wrong, or with the template's own complaint; `ModelError` for a broken template.
         """
         import jinja2
 
+        spoken = check_messages(messages)
+        if continue_final_message:
+            if add_generation_prompt:
+                raise InvalidInput(
+                    "continue_final_message", "needs add_generation_prompt=False: it opens a new message"
+                )
+            spoken[-1] = marked(spoken[-1])
         values = {
             **self._special_tokens,
             **{key: plain(key, value) for key, value in variables.items()},
-            "messages": check_messages(messages),
+            "messages": spoken,
             "tools": plain("tools", tools),
             "documents": plain("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
         template = self._template(self._choose(name, bool(tools)))
         try:
-            return template.render(values)
+            text = template.render(values)
+            return before_mark(text) if continue_final_message else text
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(f"the chat template has an error in line {error.lineno}: {error.message}") from error
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:

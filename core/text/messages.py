@@ -8,6 +8,11 @@ from typing import Any
 
 from ..errors import InvalidInput
 
+MARK = "\ue000 here the model continues \ue000 "
+"""Stands in a rendered conversation where its last message ends; its first character is private to programs. The space
+at its end tells whether a template trims: then what stood before the mark would have been trimmed, too (after
+transformers)."""
+
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """`messages` as plain JSON objects, without the fields that are None; `InvalidInput` for anything else.
@@ -42,6 +47,28 @@ def plain(field: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(f"{field}[{index}]", item) for index, item in enumerate(value)]
     raise InvalidInput(field, f"must be JSON data, not {type(value).__name__}")
+
+
+def marked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """`message` with `MARK` after its text, or after its last part that is text; `InvalidInput` where it has none."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": content + MARK}
+    parts: list[Any] = list(content or [])
+    for index in reversed(range(len(parts))):
+        if isinstance(parts[index].get("text"), str):
+            parts[index] = {**parts[index], "text": parts[index]["text"] + MARK}
+            return {**message, "content": parts}
+    raise InvalidInput("continue_final_message", "the last message has no text to continue")
+
+
+def before_mark(text: str) -> str:
+    """What a template made of a conversation up to `MARK`. Templates may trim a text, and the mark's end with it."""
+    found = text.rfind(MARK.strip())
+    if found < 0:
+        raise InvalidInput("continue_final_message", "the chat template does not show the last message as it is")
+    whole = text.startswith(MARK, found)
+    return text[:found] if whole else text[:found].rstrip()
 
 
 def _message(field: str, message: Any) -> dict[str, Any]:

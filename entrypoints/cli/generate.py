@@ -15,7 +15,6 @@ from .groups import grouped
 if TYPE_CHECKING:
     from ...core.outputs import RequestOutput
     from ...core.params import SamplingParams
-    from ...core.text import ChatTemplate
     from ..llm import LLM
 
 
@@ -50,13 +49,14 @@ def generate(
 
     # A wrong prompt, or a model without a chat template, is told of before weights are loaded.
     read_prompts(texts)
-    template = ChatTemplate.from_folder(resolve_model(model).path) if chat else None
+    if chat:
+        ChatTemplate.from_folder(resolve_model(model).path)
     with stdout_to_stderr():  # what backends print is no answer
         llm = LLM(model, **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
         for line in (*llm.attention.summary(), *llm.attention.notes):
             note(line)
-    asked: Sequence[Any] = [_conversation(llm, template, text) for text in texts] if template else texts
+    asked: Sequence[Any] = [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts] if chat else texts
     if json or params.n > 1 or len(asked) > 1:
         with stdout_to_stderr():
             outputs = llm.generate(asked, params)
@@ -64,12 +64,6 @@ def generate(
     else:
         outputs = [_stream(llm, asked[0], params)]
     _report(outputs)
-
-
-def _conversation(llm: LLM, template: ChatTemplate, text: str) -> dict[str, Any]:
-    """The prompt of a conversation that starts with `text`."""
-    rendered = template.render([{"role": "user", "content": text}], add_generation_prompt=True)
-    return {"prompt_token_ids": llm.engine.inputs.tokenizer.encode(rendered, add_special_tokens=False)}
 
 
 def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:

@@ -107,6 +107,7 @@ def test_chat_puts_the_prompt_through_the_models_template(tiny, tmp_path, expect
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     (output,) = generate(folder, PROMPT, "--chat", "--json").json["outputs"]
     rendered = f"<|im_start|>user: {PROMPT}<|im_start|>"
+    assert output["prompt"] == rendered
     assert output["prompt_token_ids"] == Tokenizer.from_folder(tiny).encode(rendered, add_special_tokens=False)
     assert generate(folder, PROMPT, "--chat").out == expected(rendered) + "\n"
 

@@ -41,6 +41,8 @@ PARTS = """{% for message in messages %}{% if message.content is string %}{{ mes
 
 HELLO = [{"role": "user", "content": 'Héllo <b> & "you"\n'}]
 DIALOGUE = [*HELLO, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "  More?  "}]
+UNFINISHED = [*HELLO, {"role": "assistant", "content": " Well, that is "}]
+TRIMMED = "{% for message in messages %}[{{ message.role }}] {{ message.content | trim }}\n{% endfor %}"
 CALLS = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "é": 1.5}]}, *HELLO,
          {"role": "stop", "content": "x"}, *HELLO]  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "f", "description": "a < b"}}
@@ -58,6 +60,10 @@ IMAGE = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type":
         (TOOLS, CALLS, {"tools": [TOOL], "enable_thinking": True}),
         (PARTS, IMAGE, {}),
         (PARTS, HELLO, {}),
+        (CHATML, UNFINISHED, {"continue_final_message": True, "add_generation_prompt": False}),
+        (ALTERNATING, UNFINISHED, {"continue_final_message": True, "add_generation_prompt": False}),
+        (TRIMMED, UNFINISHED, {"continue_final_message": True, "add_generation_prompt": False}),
+        (PARTS, IMAGE, {"continue_final_message": True, "add_generation_prompt": False}),
     ],
 )
 def test_a_prompt_is_rendered_as_in_transformers(tmp_path, template, messages, options):
@@ -159,7 +165,25 @@ def test_a_template_cannot_reach_the_interpreter(attack):
         ChatTemplate({"default": attack}, {}).render(HELLO)
 
 
+@pytest.mark.parametrize(
+    ("template", "messages", "opened", "problem"),
+    [
+        (CHATML, UNFINISHED, True, "needs add_generation_prompt=False"),
+        (TOOLS, CALLS[:2], False, "the last message has no text to continue"),
+        ("{{ messages[0].content }}", UNFINISHED, False, "does not show the last message"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(template, messages, opened, problem):
+    with pytest.raises(InvalidInput, match=f"continue_final_message: .*{problem}"):
+        ChatTemplate({"default": template}, {}).render(
+            messages, continue_final_message=True, add_generation_prompt=opened
+        )
+
+
 def test_messages_are_left_as_they_were():
     messages = json.loads(json.dumps(CALLS))
     ChatTemplate({"default": TOOLS}, {}).render(messages)
     assert messages == CALLS
+    unfinished = json.loads(json.dumps(UNFINISHED))
+    ChatTemplate({"default": CHATML}, {}).render(unfinished, continue_final_message=True, add_generation_prompt=False)
+    assert unfinished == UNFINISHED
