@@ -1,6 +1,7 @@
 """The engine: `EngineCore` decides and computes on token ids; clients reach it wherever it lives; `LLMEngine` puts text
 in front of one."""
 
+from .async_llm import AsyncLLMEngine, RequestStream
 from .client import AsyncEngineClient, EngineClient, PauseMode
 from .config import EngineConfig
 from .core import EngineCore
@@ -8,6 +9,7 @@ from .info import EngineInfo
 from .inproc import InprocClient
 from .inputs import InputProcessor
 from .llm_engine import LLMEngine
+from .observer import IterationStats, Observer
 from .port import EnginePort
 from .prompts import Prompt, chat_prompt, read_prompts
 from .remote import AsyncRemoteClient, RemoteClient
@@ -15,6 +17,7 @@ from .thread import ThreadPort
 
 __all__ = [
     "AsyncEngineClient",
+    "AsyncLLMEngine",
     "AsyncRemoteClient",
     "EngineClient",
     "EngineConfig",
@@ -23,10 +26,13 @@ __all__ = [
     "EnginePort",
     "InprocClient",
     "InputProcessor",
+    "IterationStats",
     "LLMEngine",
+    "Observer",
     "PauseMode",
     "Prompt",
     "RemoteClient",
+    "RequestStream",
     "ThreadPort",
     "chat_prompt",
     "read_prompts",

@@ -53,10 +53,12 @@ class InputProcessor:
         priority: int = 0,
         request_id: str | None = None,
         token_ids: tuple[int, ...] | None = None,
+        arrival_time: float | None = None,
     ) -> PreparedRequest:
         """Raises `InvalidInput` naming the field.
 
-        `request_id` None is a number of ours. `token_ids` are those of `tokenize`, where the caller has them already.
+        `request_id` None is a number of ours. `token_ids` are those of `tokenize`, where the caller has them already;
+        `arrival_time` is now by default.
         """
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidInput("priority", f"must be an integer, not {priority!r}")
@@ -64,7 +66,7 @@ class InputProcessor:
         params.check_vocabulary(self._vocab_size)
         number = next(self._numbers)
         engine_id = str(number) if request_id is None else f"{request_id}.{number}"
-        arrival = time.monotonic()
+        arrival = time.monotonic() if arrival_time is None else arrival_time
         requests = tuple(
             EngineRequest(
                 request_id=engine_id if params.n == 1 else f"{engine_id}-{index}",

@@ -12,6 +12,7 @@ from ..params import SamplingParams
 from ..scheduler.output import EngineCoreOutput, TokenLogprobs
 from ..text import IncrementalDetokenizer, Tokenizer
 from .inputs import PreparedRequest
+from .observer import FinishedCompletion, IterationStats, Observer
 
 CONTEXT = 16
 """Tokens before one of the prompt's that are looked at for its text: a character has four bytes at most."""
@@ -34,6 +35,11 @@ class _Completion:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
 
     def value(self, *, delta: bool = False) -> CompletionOutput:
         """Everything so far, or what is new since the last delta."""
@@ -61,7 +67,8 @@ class _Group:
 
     request: PreparedRequest
     kind: OutputKind
-    arrival_time: float
+    live: int
+    """Completions that are not finished."""
     completions: dict[str, _Completion] = field(default_factory=dict)
     """By the engine's request id."""
     news: dict[int, _Completion] = field(default_factory=dict)
@@ -69,21 +76,18 @@ class _Group:
     prompt_logprobs: list[dict[int, Logprob] | None] = field(default_factory=lambda: [None])
     prompt_told: bool = False
     """Whether a delta has carried the prompt's log probabilities."""
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    first_scheduled_time: float | None = None
-    first_token_time: float | None = None
-    last_token_time: float | None = None
+    first: _Completion | None = None
+    """The first completion to get a token: it says what the prompt found in the cache."""
 
     @property
-    def finished(self) -> bool:
-        return all(c.finish_reason is not None for c in self.completions.values())
+    def arrival_time(self) -> float:
+        return self.request.requests[0].arrival_time
 
     def value(self) -> RequestOutput:
         """The next output."""
         delta = self.kind == "delta"
         told = self.news.values() if delta else self.completions.values()
-        finished = self.finished
+        finished, first = self.live == 0, self.first
         output = RequestOutput(
             request_id=self.request.request_id,
             prompt=self.request.prompt.text,
@@ -91,18 +95,24 @@ class _Group:
             outputs=tuple(c.value(delta=delta) for c in told),
             prompt_logprobs=self._prompt_value(delta),
             finished=finished,
-            num_cached_tokens=self.num_cached_tokens,
-            metrics=RequestMetrics(
-                arrival_time=self.arrival_time,
-                first_scheduled_time=self.first_scheduled_time,
-                first_token_time=self.first_token_time,
-                last_token_time=self.last_token_time,
-                finished_time=time.monotonic() if finished else None,
-                num_preemptions=self.num_preemptions,
-            ),
+            num_cached_tokens=0 if first is None else first.num_cached_tokens,
+            metrics=self._metrics(),
         )
         self.news.clear()
         return output
+
+    def _metrics(self) -> RequestMetrics:
+        """Of the prompt: its first completion's start, the last one's end."""
+        all_ = self.completions.values()
+        started = [c.first_scheduled_time for c in all_ if c.first_scheduled_time is not None]
+        return RequestMetrics(
+            arrival_time=self.arrival_time,
+            first_scheduled_time=min(started, default=None),
+            first_token_time=None if self.first is None else self.first.first_token_time,
+            last_token_time=max([c.last_token_time for c in all_ if c.last_token_time is not None], default=None),
+            finished_time=None if self.live else time.monotonic(),
+            num_preemptions=max(c.num_preemptions for c in all_),
+        )
 
     def _prompt_value(self, delta: bool) -> tuple[dict[int, Logprob] | None, ...] | None:
         """Log probabilities of the prompt once they are complete; in deltas once only."""
@@ -116,23 +126,29 @@ class _Group:
 class OutputProcessor:
     """Owner of the texts of all live requests."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, observer: Observer | None = None) -> None:
         self._tokenizer = tokenizer
+        self._observer = observer
         self._groups: dict[str, _Group] = {}
         """By the engine's request id, while that completion lives."""
         self._by_id: dict[str, _Group] = {}
         """By the caller's request id, while any of its completions lives."""
+        self.num_queued = 0
+        """Completions that have no token yet."""
+        self.num_queued_tokens = 0
+        """Tokens of their prompts."""
 
     def add(self, request: PreparedRequest, kind: OutputKind) -> None:
         """Expect outputs of its completions. Raises `InvalidInput` where a live request has the same id."""
         if request.request_id in self._by_id:
             raise InvalidInput("request_id", f"{request.request_id!r} is the id of a request that is running")
-        group = _Group(request=request, kind=kind, arrival_time=time.monotonic())
+        group = _Group(request=request, kind=kind, live=len(request.requests))
         for index, engine_id in enumerate(request.engine_ids):
             detokenizer = IncrementalDetokenizer(self._tokenizer, request.token_ids, request.params)
             group.completions[engine_id] = _Completion(index=index, detokenizer=detokenizer, params=request.params)
             self._groups[engine_id] = group
         self._by_id[request.request_id] = group
+        self._count_queued(group, group.live)
 
     def engine_ids(self, request_ids: Iterable[str]) -> list[str]:
         """The engine's ids of the completions of these requests that live."""
@@ -143,8 +159,40 @@ class OutputProcessor:
         """Forget completions that the engine does not hold."""
         for engine_id in engine_ids:
             group = self._groups.pop(engine_id, None)
-            if group is not None and not any(i in self._groups for i in group.completions):
+            if group is None:
+                continue
+            if group.completions[engine_id].first_token_time is None:
+                self._count_queued(group, -1)
+            group.live -= 1
+            if not group.live:
                 del self._by_id[group.request.request_id]
+
+    def _count_queued(self, group: _Group, completions: int) -> None:
+        self.num_queued += completions
+        self.num_queued_tokens += completions * len(group.request.token_ids)
+
+    def end(self, request_ids: Iterable[str], error: str | None = None) -> tuple[list[RequestOutput], list[str]]:
+        """Abort requests, `error` saying why: their last outputs, and the completions to end in the engine."""
+        outputs: list[RequestOutput] = []
+        ended: list[str] = []
+        stats, now = IterationStats(), time.monotonic()
+        for request_id in request_ids:
+            left = self.engine_ids((request_id,))
+            if not left:
+                continue
+            group = self._by_id[request_id]
+            for engine_id in left:
+                completion = group.completions[engine_id]
+                completion.released.append(completion.detokenizer.finish())
+                completion.finish_reason, completion.error = "abort", error
+                group.news[completion.index] = completion
+                stats.finished.append(self._finished(group, completion, "abort", now))
+            self.drop(left)
+            ended += left
+            outputs.append(group.value())
+        if ended and self._observer is not None:
+            self._observer.observe(stats)
+        return outputs, ended
 
     def process(self, outputs: Iterable[EngineCoreOutput]) -> tuple[list[RequestOutput], list[str]]:
         """News for the callers, and the completions that a stop string ended, which the engine must still be told.
@@ -153,6 +201,7 @@ class OutputProcessor:
         """
         touched: dict[str, _Group] = {}
         stopped: list[str] = []
+        stats, now = IterationStats(), time.monotonic()
         for output in outputs:
             group = self._groups.get(output.request_id)
             if group is None:
@@ -160,23 +209,57 @@ class OutputProcessor:
             touched[group.request.request_id] = group
             completion = group.completions[output.request_id]
             group.news[completion.index] = completion
-            self._account(group, output)
+            self._take_prompt_logprobs(group, output)
             if self._advance(completion, output):
                 stopped.append(output.request_id)
+            self._account(group, completion, output, stats, now)
             if completion.finish_reason is not None:
                 self.drop((output.request_id,))
-        return [group.value() for group in touched.values() if group.kind != "final" or group.finished], stopped
+        if touched and self._observer is not None:
+            self._observer.observe(stats)
+        return [group.value() for group in touched.values() if group.kind != "final" or not group.live], stopped
 
-    def _account(self, group: _Group, output: EngineCoreOutput) -> None:
-        """Times and counts of the prompt."""
-        if output.new_token_ids:
-            group.last_token_time = time.monotonic()
-            if group.first_token_time is None:
-                # Of several completions the first to start says what the prompt found in the cache.
-                group.first_token_time = group.last_token_time
-                group.num_cached_tokens = output.num_cached_tokens
-        group.first_scheduled_time = group.first_scheduled_time or output.first_scheduled_time
-        group.num_preemptions = max(group.num_preemptions, output.num_preemptions)
+    def _account(
+        self, group: _Group, completion: _Completion, output: EngineCoreOutput, stats: IterationStats, now: float
+    ) -> None:
+        """Times and counts."""
+        completion.first_scheduled_time = completion.first_scheduled_time or output.first_scheduled_time
+        completion.num_preemptions = output.num_preemptions
+        count, before = len(output.new_token_ids), completion.last_token_time
+        if count:
+            stats.num_generation_tokens += count
+            completion.last_token_time = now
+            if before is not None:
+                stats.inter_token_latencies += [(now - before) / count] * count
+            else:
+                completion.first_token_time = now
+                completion.num_cached_tokens = output.num_cached_tokens
+                stats.first_token_latencies.append(now - group.arrival_time)
+                self._count_queued(group, -1)
+                if group.first is None:
+                    group.first = completion
+                    stats.num_prompt_tokens += len(group.request.token_ids)
+        if completion.finish_reason is not None:
+            stats.finished.append(self._finished(group, completion, completion.finish_reason, now))
+
+    def _finished(self, group: _Group, completion: _Completion, reason: FinishReason, now: float) -> FinishedCompletion:
+        return FinishedCompletion(
+            finish_reason=reason,
+            num_prompt_tokens=len(group.request.token_ids),
+            num_cached_tokens=completion.num_cached_tokens,
+            num_tokens=len(completion.token_ids),
+            max_tokens=completion.params.max_tokens,
+            metrics=RequestMetrics(
+                arrival_time=group.arrival_time,
+                first_scheduled_time=completion.first_scheduled_time,
+                first_token_time=completion.first_token_time,
+                last_token_time=completion.last_token_time,
+                finished_time=now,
+                num_preemptions=completion.num_preemptions,
+            ),
+        )
+
+    def _take_prompt_logprobs(self, group: _Group, output: EngineCoreOutput) -> None:
         token_ids = group.request.token_ids
         for position, entry in enumerate(output.new_prompt_logprobs, len(group.prompt_logprobs)):
             if position < len(token_ids):

@@ -69,11 +69,11 @@ def tiny_core(folder: ModelFolder, provider: AttentionProvider | None = None, **
 def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, **config: Any) -> LLMEngine:
     """The same with text in front, in this process."""
     core = tiny_core(folder, provider, **config)
+    return LLMEngine(InprocClient(core), tiny_inputs(folder, seed=config.get("seed", 0)))
+
+
+def tiny_inputs(folder: ModelFolder, *, seed: int = 0) -> InputProcessor:
+    """What turns prompts into requests for it."""
     parsed: ModelConfig = read_config(folder.path)
-    inputs = InputProcessor(
-        Tokenizer.from_folder(folder.path),
-        vocab_size=parsed.vocab_size,
-        eos_token_ids=parsed.eos_token_ids,
-        seed=config.get("seed", 0),
-    )
-    return LLMEngine(InprocClient(core), inputs)
+    tokenizer = Tokenizer.from_folder(folder.path)
+    return InputProcessor(tokenizer, vocab_size=parsed.vocab_size, eos_token_ids=parsed.eos_token_ids, seed=seed)
