@@ -1,4 +1,4 @@
-"""torch's fused attention over paged K and V: the automatic choice on CPUs.
+"""torch's fused attention over paged K and V: the automatic choice on CPUs where `cpu` does not compile.
 
 `scaled_dot_product_attention` knows neither pages nor ragged batches. So the step is cut into jobs: decode rows of
 similar length share one call, every other row has its own. K and V are read where they lie whenever they lie in one

@@ -38,11 +38,14 @@ class Judge:
         layouts: Mapping[str, KVLayout],
         options: Mapping[Offer, Mapping[str, object]],
         guard: Guard,
+        unbuilt: Mapping[Offer, str],
     ) -> None:
         self.device = device
         self.layouts = layouts
         self._asked_options = options
         self._guard = guard
+        self._unbuilt = unbuilt
+        """Why some could not be built on this machine."""
         self._standing: dict[Offer, tuple[tuple[str, ...], Capabilities]] = {}
         self._reasons: dict[tuple[Offer, AttentionSpec, Terms], tuple[str, ...]] = {}
         self._options: dict[Offer, Any] = {}
@@ -82,6 +85,8 @@ class Judge:
         if cls is None:
             return (offer.forbids(),), nothing
         if not self.device.assumed:
+            if offer in self._unbuilt:
+                return (self._unbuilt[offer],), nothing
             available = self._guard.ask(cls.availability, Availability)
             if isinstance(available, Failure):
                 return (f"availability() raised {available}",), nothing

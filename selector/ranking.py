@@ -11,7 +11,7 @@ from ..plugins import Offer, Placement, PluginRecord, Plugins
 from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
-    "cpu": ("sdpa", "reference"),
+    "cpu": ("cpu", "sdpa", "reference"),
     "cuda": ("sdpa", "reference"),
     "rocm": ("sdpa", "reference"),
 }

@@ -15,8 +15,8 @@ from ..core.attention import (
     by_phase,
 )
 from ..core.attention.composite import PhaseOptions
-from ..core.errors import InvalidInput
-from ..plugins import ALIASES, AUTO, Offer, Plugins
+from ..core.errors import BackendError, InvalidInput
+from ..plugins import ALIASES, AUTO, Failure, Offer, Plugins
 from ..plugins.names import key
 from .complaints import disputed, named, refused
 from .judge import Judge
@@ -40,23 +40,34 @@ class Selector:
         self.policy = policy or Policy()
         self._tuned = tuned
         self._composites: dict[tuple[Offer, Offer], type[AttentionBackend[Any]]] = {}
+        self._built: dict[Offer, str] = {}
+        """Why a backend could not be built here; ``""`` where it was."""
 
     def select(
         self, specs: Mapping[str, AttentionSpec], device: Device, block_size: int | None = None
     ) -> AttentionSelection:
         """A backend for each layer of `specs`. All layers of a model are asked for at once, a draft model's too.
 
-        Plugins that observe are told. Raises `BackendError` with all reasons, naming the layers, and `InvalidInput` for
-        a wrong policy or options.
+        What is chosen is built where that is still to be done; what cannot be is as good as not installed. Plugins that
+        observe are told. Raises `BackendError` with all reasons, naming the layers, and `InvalidInput` for a wrong
+        policy or options.
         """
-        selection = self.propose(specs, device, block_size)
+        settlement, judge = self._settle(specs, device, block_size)
+        while not self._build(settlement.picks):
+            settlement, judge = self._settle(specs, device, block_size)
+        selection = self._selection(specs, settlement, judge)
         self.plugins.hooks.selected(selection, device)
         return selection
 
     def propose(
         self, specs: Mapping[str, AttentionSpec], device: Device, block_size: int | None = None
     ) -> AttentionSelection:
-        """What `select` would answer; nobody is told."""
+        """What `select` would answer, as far as that is known; nothing is built, and nobody is told."""
+        return self._selection(specs, *self._settle(specs, device, block_size))
+
+    def _settle(
+        self, specs: Mapping[str, AttentionSpec], device: Device, block_size: int | None
+    ) -> tuple[Settlement, Judge]:
         tasks = self._tasks(specs)
         if any(task.named is None for task in tasks):
             self._try_plugins()
@@ -68,6 +79,19 @@ class Selector:
             complain=lambda refusals: refused(refusals, judge, offers, ranking),
             dispute=lambda picks: disputed(picks, judge),
         )
+        return settlement, judge
+
+    def _build(self, picks: Sequence[Pick]) -> bool:
+        """Build what was picked and has not been yet; False where one cannot be."""
+        new = {pick.offer for pick in picks if pick.offer not in self._built}
+        for offer in new:
+            result = self.plugins.guard.attempt(lambda offer=offer: _build_error(offer))
+            self._built[offer] = f"build() raised {result}" if isinstance(result, Failure) else result
+        return not any(self._built[offer] for offer in new)
+
+    def _selection(
+        self, specs: Mapping[str, AttentionSpec], settlement: Settlement, judge: Judge
+    ) -> AttentionSelection:
         self._warn_unselected(settlement.picks)
         return AttentionSelection(
             choices=self._choices(specs, settlement.picks, judge),
@@ -86,7 +110,8 @@ class Selector:
             if offer in options:
                 raise InvalidInput("attention_backend_config", f"has options for {offer.label} twice")
             options[offer] = values
-        return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard)
+        unbuilt = {offer: reason for offer, reason in self._built.items() if reason}
+        return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard, unbuilt)
 
     def offers(self, ranking: Sequence[Offer]) -> tuple[Offer, ...]:
         """All backends: first those that are chosen automatically, in their order."""
@@ -191,6 +216,15 @@ def _task(
         asked=tuple(wish.backend for wish in asked),
         origin=" and ".join(dict.fromkeys(wish.origin for wish in asked)),
     )
+
+
+def _build_error(offer: Offer) -> str:
+    """Why it cannot be built; empty where it is."""
+    try:
+        _loaded(offer).build()
+    except BackendError as error:
+        return str(error)
+    return ""
 
 
 def _loaded(offer: Offer) -> type[AttentionBackend[Any]]:

@@ -81,9 +81,13 @@ class CpuBackend(AttentionBackend[Plan]):
 
     @classmethod
     def availability(cls) -> Availability:
-        """Compiles nothing: says whether kernels are there, or a compiler that has not failed on them."""
+        """Runs nothing: says whether kernels are there, or a compiler that has not failed on them."""
         reason = store.obstacle()
         return Availability(reasons=(reason,) if reason else ())
+
+    @classmethod
+    def build(cls) -> Path:
+        return store.build()
 
     @classmethod
     def prebuild(cls, folder: Path) -> Path:

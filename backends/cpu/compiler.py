@@ -7,13 +7,14 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
-from ...core.errors import HeadstockError
+from ...core.errors import BackendError
 from ...core.version import __version__
 
 SOURCES = Path(__file__).parent / "kernels"
@@ -33,7 +34,7 @@ NAMES = ("c++", "g++", "clang++")
 TIMEOUT = 300
 
 
-class BuildError(HeadstockError):
+class BuildError(BackendError):
     """The kernels could not be compiled; the text is the compiler's."""
 
 
@@ -43,30 +44,21 @@ class Compiler:
 
     command: tuple[str, ...]
 
-    @cached_property
+    @property
     def identity(self) -> str:
-        """Path and version, as far as the compiler tells."""
-        command = [*self.command, "--version"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-        return f"{shutil.which(self.command[0])} {done.stdout.splitlines()[0] if done.stdout else ''}"
+        """Arguments, and path, size and age of the program: another version has others. Nothing is run."""
+        path = os.path.realpath(shutil.which(self.command[0]) or self.command[0])
+        about = os.stat(path)
+        return repr((path, self.command[1:], about.st_size, about.st_mtime_ns))
 
     def build(self, target: Path, flags: tuple[str, ...]) -> None:
         """Compile all sources into the shared library `target`; raises `BuildError` with what the compiler said."""
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             units = sorted(SOURCES.glob("*.cpp"))
             objects = [Path(folder) / f"{unit.stem}.o" for unit in units]
-            runs = [
-                subprocess.Popen([*self.command, *flags, "-c", unit, "-o", to], stderr=subprocess.PIPE, text=True)
-                for unit, to in zip(units, objects, strict=True)
-            ]
-            said = [run.communicate(timeout=TIMEOUT)[1] for run in runs]
-            for run, text in zip(runs, said, strict=True):
-                if run.returncode:
-                    raise BuildError(_first_error(text))
-            link = [*self.command, "-shared", "-o", target, *objects]
-            done = subprocess.run(link, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-            if done.returncode:
-                raise BuildError(_first_error(done.stderr))
+            pairs = zip(units, objects, strict=True)
+            _run([[*self.command, *flags, "-c", unit, "-o", to] for unit, to in pairs])
+            _run([[*self.command, "-shared", "-o", target, *objects]])
 
 
 def find_compiler() -> Compiler | None:
@@ -94,6 +86,20 @@ def source_key(flags: tuple[str, ...]) -> str:
         if path.suffix in (".cpp", ".h"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:20]
+
+
+def _run(commands: Sequence[Sequence[str | Path]]) -> None:
+    """Run compilers side by side. Raises `BuildError` for the first that fails; none is left running."""
+    with ExitStack() as stack:
+        runs = [stack.enter_context(Popen(command, stderr=PIPE, stdout=DEVNULL, text=True)) for command in commands]
+        stack.callback(lambda: [run.kill() for run in runs])
+        try:
+            said = [run.communicate(timeout=TIMEOUT)[1] for run in runs]
+        except TimeoutExpired as late:
+            raise BuildError(f"the compiler took more than {TIMEOUT} s") from late
+    for run, text in zip(runs, said, strict=True):
+        if run.returncode:
+            raise BuildError(_first_error(text))
 
 
 def _first_error(text: str) -> str:

@@ -59,8 +59,16 @@ class Backend(ABC, Generic[PlanT]):
         return check_requirements(cls.requires)
 
     @classmethod
+    def build(cls) -> Path | None:
+        """Build here, unless it is there, what it needs to run, such as kernels; the file, or None where it is nothing.
+
+        Asked of what was chosen, before weights are loaded. Raises `BackendError`, which then speaks against it.
+        """
+        return None
+
+    @classmethod
     def prebuild(cls, folder: Path) -> Path | None:
-        """Build into `folder` what it would build at first use; the file, or None where it builds nothing."""
+        """Build the same into `folder`, for other machines."""
         return None
 
     def __init__(

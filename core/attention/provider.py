@@ -52,18 +52,20 @@ class AttentionSelection:
     """What the log should say, e.g. that a block size was changed and for whom."""
 
     def summary(self) -> tuple[str, ...]:
-        """A line a backend: its name, package, who decided, and how many layers it serves."""
+        """A line a backend: name, package, who decided, how many layers it serves; then why none that ranks higher."""
         served: dict[tuple[str, str, str], int] = {}
         for choice in self.choices.values():
             key = (choice.backend, choice.distribution, choice.origin)
             served[key] = served.get(key, 0) + 1
         total = len(self.choices)
-        return tuple(
+        chosen = [
             f"attention backend: {backend} ({distribution}) for "
             + (f"all {total} layers" if count == total else f"{count} of {total} layers")
             + f"; why: {origin}"
             for (backend, distribution, origin), count in served.items()
-        )
+        ]
+        rejected = dict.fromkeys(rejection for choice in self.choices.values() for rejection in choice.rejected)
+        return (*chosen, *(f"not {r.backend}: {'; '.join(r.reasons)}" for r in rejected))
 
 
 class AttentionProvider(Protocol):

@@ -14,13 +14,16 @@ from .console import note, show_log
 def compile_kernels(
     backend: Annotated[str, Argument(metavar="BACKEND", help="A backend that compiles kernels.")] = "cpu",
     output: Annotated[
-        Path, Option(help="Folder to build into; HEADSTOCK_KERNELS names it where it is used.", metavar="DIR")
-    ] = Path("headstock-kernels"),
+        Path | None,
+        Option(help="Folder for other machines; HEADSTOCK_KERNELS names it there.", metavar="DIR", show_default=False),
+    ] = None,
 ) -> None:
-    """Build the kernels of BACKEND into a folder, for images and for machines without a compiler.
+    """Build the kernels of BACKEND now instead of at their first use. Prints the path of the library.
 
-    The folder can be read-only where it is used, and serves this version of Headstock on this architecture. Prints the
-    path of the library.
+    They go into this machine's cache, or with --output into a folder, for
+    images and for machines without a compiler. That folder can be read-only
+    where it is used, and serves this version of Headstock on this
+    architecture. What failed to compile before is tried again.
 
     Exit codes: 0 built, or there already; 2 refused, with the reason.
     """
@@ -31,8 +34,9 @@ def compile_kernels(
     cls = offer.load()
     if cls is None:
         raise BackendError(f"backend {offer.label} cannot be loaded: {offer.forbids()}")
-    built = cls.prebuild(output.absolute())
+    built = cls.build() if output is None else cls.prebuild(output.absolute())
     if built is None:
         raise BackendError(f"backend {offer.label} compiles nothing, so there is nothing to build ahead of time")
-    note(f"use it with HEADSTOCK_KERNELS={output.absolute()}")
+    if output is not None:
+        note(f"use it with HEADSTOCK_KERNELS={output.absolute()}")
     print(built)

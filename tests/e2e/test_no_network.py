@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headstock.core.model import resolve_model
+from support import automatic
 from support.tree import ROOT
 
 NAMESPACES = (("unshare", "--net"), ("unshare", "--net", "--map-root-user"))
@@ -82,7 +83,7 @@ def test_the_demo_runs_without_a_network_and_tries_none(watched):
     done = watched.python("-m", "headstock", *demo())
     assert done.returncode == 0, done.stderr
     assert "sky" in done.stdout
-    assert re.search(r"attention backend: sdpa \(headstock .*\).* why: ", done.stderr)
+    assert re.search(rf"attention backend: {automatic.BACKEND} \(headstock .*\).* why: ", done.stderr)
     assert watched.attempts == ""
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from headstock import LLM
 from headstock.core.text import ChatTemplate
+from support import automatic
 from support.parity import RECORDS, assert_parity, parity_params, prompts_of
 
 PART = [0, 5, 10, 14, 17]
@@ -25,6 +26,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "chunks of 7 tokens": {"max_num_batched_tokens": 7, "max_num_seqs": 7},
     "no prefix cache": {"enable_prefix_caching": False},
     "reference": {"attention_backend": "reference"},
+    "sdpa": {"attention_backend": "sdpa"},
+    "cpu": {"attention_backend": "cpu"},
     "mixed by layer": {"attention_policy": {"0-9,20": "reference"}},
     "mixed by phase": {"decode_attention_backend": "reference", "prefill_attention_backend": "sdpa"},
     "mixed by phase the other way": {"attention_policy": {"prefill": "reference", "decode": "sdpa"}},
@@ -82,16 +85,20 @@ def test_the_way_of_serving_changes_nothing_for_all_prompts(way: str) -> None:
 
 
 def check_way(way: str, records: list[dict[str, Any]], max_tokens: int) -> None:
+    if way == "cpu" and automatic.BACKEND != "cpu":
+        pytest.skip("NOT TESTED: the kernels of cpu do not compile here")
     llm = LLM("smollm2", dtype="float32", **WAYS[way])
     serve(llm, records, max_tokens)
     backends = {choice.backend for choice in llm.attention.choices.values()}
     expected = {
         "reference": {"reference"},
-        "mixed by layer": {"reference", "sdpa"},
+        "sdpa": {"sdpa"},
+        "cpu": {"cpu"},
+        "mixed by layer": {"reference", automatic.BACKEND},
         "mixed by phase": {"decode=reference,prefill=sdpa"},
         "mixed by phase the other way": {"decode=sdpa,prefill=reference"},
     }
-    assert backends == expected.get(way, {"sdpa"})
+    assert backends == expected.get(way, {automatic.BACKEND})
     assert llm.attention.block_size == WAYS[way].get("block_size", 16)
     if way == "chunks of 7 tokens":
         assert llm.stats().num_mixed_steps > 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support import automatic
 from support.parity import RECORDS
 from support.plugins import install_sample, write_distribution
 
@@ -83,5 +84,5 @@ def test_with_plugins_switched_off_the_built_in_answers(site: Path) -> None:
         site, "--disable-plugins", "generate", "smollm2", "The capital of France is", "--max-tokens", "6", "--json"
     )
     assert answer(done) == RECORDS[0]["output_token_ids"][:TOKENS]
-    assert json.loads(done.stdout)["attention"]["choices"][0]["backend"] == "sdpa"
+    assert json.loads(done.stdout)["attention"]["choices"][0]["backend"] == automatic.BACKEND
     assert "torn" not in done.stderr

@@ -15,10 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from headstock import LLM, SamplingParams
 from headstock.core.text import Tokenizer
+from support import automatic
 from support.cli import run_cli
 from support.plugins import BACKEND, write_distribution
 
-CHOSEN = r"attention backend: sdpa \(headstock [\d.]+\) for all 4 layers; why: ranked \(\d of \d+ on cpu\)"
+CHOSEN = (
+    rf"attention backend: {automatic.BACKEND} \(headstock [\d.]+\) for all 4 layers; why: ranked \(\d of \d+ on cpu\)"
+)
 PROMPT = "the fox and the hound went out"
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}{% endfor %}{{ '<|im_start|>' }}"
 
@@ -128,9 +131,9 @@ class TestJson:
         assert "INFO: " in result.err
         assert document["model"] == {"name": tiny, "path": tiny, "origin": "local folder"}
         attention = document["attention"]
-        assert (attention["block_size"], attention["layout"]) == (16, "nhd")
+        assert (attention["block_size"], attention["layout"]) == (16, automatic.LAYOUT)
         (choice,) = attention["choices"]
-        assert (choice["backend"], len(choice["layers"])) == ("sdpa", 4)
+        assert (choice["backend"], len(choice["layers"])) == (automatic.BACKEND, 4)
         assert choice["origin"].startswith("ranked (")
         assert [o["prompt"] for o in document["outputs"]] == [PROMPT, "the fox"]
         completion = document["outputs"][0]["outputs"][0]
@@ -144,7 +147,7 @@ class TestJson:
     def test_layers_with_different_backends_are_listed_by_choice(self, tiny):
         result = generate(tiny, PROMPT, "--json", "--attention-policy", '{"window": "reference"}')
         choices = result.json["attention"]["choices"]
-        assert [(c["backend"], len(c["layers"])) for c in choices] == [("sdpa", 2), ("reference", 2)]
+        assert [(c["backend"], len(c["layers"])) for c in choices] == [(automatic.BACKEND, 2), ("reference", 2)]
         assert choices[1]["origin"] == "kind (window)"
 
     def test_a_terminal_without_unicode_gets_escapes_and_loses_nothing(self, tiny):
@@ -177,7 +180,7 @@ class TestBackends:
             (
                 ("--decode-attention-backend", "reference"),
                 {},
-                "decode=reference,prefill=sdpa .* why: decode: phase \\(decode\\); prefill: ranked .*",
+                f"decode=reference,prefill={automatic.BACKEND} .* why: decode: phase \\(decode\\); prefill: ranked .*",
             ),
             (("--attention-policy", '{"0,2-3": "reference"}'), {}, "reference .* for 3 of 4 layers; why: layer .*"),
         ],

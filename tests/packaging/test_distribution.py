@@ -99,7 +99,7 @@ def test_entry_points_name_the_command_and_the_built_in_backends(contents):
     groups = configparser.ConfigParser(delimiters="=")
     groups.read_string(text)
     assert dict(groups["console_scripts"]) == {"headstock": "headstock.entrypoints.cli:main"}
-    assert {"reference", "sdpa"} <= set(groups["headstock.backends"])
+    assert {"reference", "sdpa", "cpu"} <= set(groups["headstock.backends"])
     for target in (value for group in groups.values() for value in group.values()):
         module, _, name = target.partition(":")
         path = module.replace(".", "/")

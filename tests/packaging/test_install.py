@@ -23,7 +23,7 @@ def test_the_command_tells_its_version(installed, command):
 def test_the_built_in_backends_are_found_through_their_entry_points(installed):
     listing = installed("headstock", "backends", "--json")
     assert json.loads(listing)
-    for name in ("reference", "sdpa"):
+    for name in ("reference", "sdpa", "cpu"):
         assert name in listing
 
 

@@ -17,6 +17,7 @@ SIGNATURES = {
     "__init__": "(self, spec, device, limits, workspace, options)",
     "availability": "()",
     "bind": "(self, layer)",
+    "build": "()",
     "capabilities": "(device)",
     "derive": "(name, **attributes)",
     "forward": "(self, layer, query, *, key, value, kv_cache, plan, out, lse_out)",

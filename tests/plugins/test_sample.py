@@ -10,6 +10,7 @@ from headstock.core.attention.reference import attend_sequence
 from headstock.core.errors import BackendError
 from headstock.plugins import load_plugins
 from headstock.selector import Selector, find_device, list_backends, read_policy
+from support import automatic
 from support.attention import Scene, make
 from support.plugins import SAMPLE, forget_modules, install_sample
 
@@ -76,7 +77,10 @@ def test_it_is_listed_with_version_package_and_verdict():
 def test_kept_out_it_is_refused_by_name_with_the_reason():
     with pytest.raises(BackendError, match="plugins are switched off \\(HEADSTOCK_DISABLE_PLUGINS"):
         selector("sample", HEADSTOCK_DISABLE_PLUGINS="1").select({"layer": SPEC}, DEVICE)
-    assert selector(HEADSTOCK_DISABLE_PLUGINS="1").select({"layer": SPEC}, DEVICE).choices["layer"].backend == "sdpa"
+    assert (
+        selector(HEADSTOCK_DISABLE_PLUGINS="1").select({"layer": SPEC}, DEVICE).choices["layer"].backend
+        == automatic.BACKEND
+    )
 
 
 def test_uninstalled_it_is_unknown():

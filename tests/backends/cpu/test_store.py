@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headstock.backends.cpu import store
+from headstock.backends.cpu import compiler, store
 from headstock.backends.cpu.compiler import BuildError, find_compiler, source_key
 from headstock.core.errors import HeadstockError
 
 FAKE = """#!/bin/sh
-case "$*" in
-  *--version*) echo "fake compiler {version}"; exit 0 ;;
-esac
+# version {version}
 echo call >> "{log}"
 {fails}
 while [ "$1" != -o ]; do shift; done
@@ -71,9 +69,13 @@ def test_two_processes_compile_once(fake):
     assert fake.calls() == units + 1  # and the link, once
 
 
+BROKEN = 'echo "attend.cpp:7: error: no such instruction" >&2; exit 1'
+
+
 def test_a_failure_is_told_with_the_compilers_words_and_remembered(fake):
-    fake(fails='echo "attend.cpp:7: error: no such instruction" >&2; exit 1')
+    fake(fails=BROKEN)
     assert store.obstacle() == ""
+    assert fake.calls() == 0
     with pytest.raises(BuildError, match="no such instruction"):
         store.library()
     calls = fake.calls()
@@ -83,10 +85,42 @@ def test_a_failure_is_told_with_the_compilers_words_and_remembered(fake):
     assert fake.calls() == calls
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_building_by_hand_tries_again_and_forgets_the_failure(fake, tmp_path, elsewhere):
+    about = fake(fails=BROKEN).stat()
+    with pytest.raises(BuildError, match="no such instruction"):
+        store.library()
+    repaired = fake(fails="true" + " " * (len(BROKEN) - 4))  # whatever was wrong, it was not the compiler
+    os.utime(repaired, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert "no such instruction" in store.obstacle()
+    store.build(tmp_path / "image" if elsewhere else None)
+    assert store.obstacle() == ""
+    assert store.library().is_file()
+
+
+def test_a_compiler_that_does_not_end_is_given_up(fake, monkeypatch):
+    monkeypatch.setattr(compiler, "TIMEOUT", 0.2)
+    fake(fails="exec sleep 300")
+    with pytest.raises(BuildError, match=r"took more than 0.2 s"):
+        store.library()
+
+
 def test_without_a_compiler_there_is_a_reason(fake, monkeypatch):
     monkeypatch.setenv("CXX", "/nowhere/c++")
     assert find_compiler() is None
     assert "no C++ compiler was found" in store.obstacle()
+    with pytest.raises(BuildError, match="no C\\+\\+ compiler was found"):
+        store.library()
+
+
+def test_what_is_cached_needs_neither_a_compiler_nor_a_writable_folder(fake, monkeypatch):
+    fake()
+    built = store.library()
+    (built.parent / "lock").unlink(missing_ok=True)
+    (built.parent / "lock").mkdir()  # nobody can lock it now, as in a folder that is read-only
+    assert (store.obstacle(), store.library()) == ("", built)
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert (store.obstacle(), store.library()) == ("", built)
 
 
 def test_a_folder_that_others_can_write_to_is_refused(fake):
@@ -110,6 +144,7 @@ def test_a_cache_that_cannot_be_written_is_refused_with_its_path(fake, tmp_path,
     fake()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "file cannot be written" in store.obstacle()
     with pytest.raises(HeadstockError, match=r"cannot be stored in .*file"):
         store.library()
 

@@ -5,4 +5,4 @@ from headstock.plugins import Placement, hookimpl
 
 @hookimpl
 def headstock_rank_backends(device):
-    return [Placement(backend="sample", before="sdpa")] if device.platform == "cpu" else []
+    return [Placement(backend="sample", before="cpu")] if device.platform == "cpu" else []
