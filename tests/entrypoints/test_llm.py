@@ -380,7 +380,11 @@ def test_a_wrong_setting_is_refused_by_its_name(tiny, field, value):
         ({"model": "no-such-model"}, ModelError, "model 'no-such-model' is not known"),
         ({"attention_backend": "nope"}, BackendError, '"nope" is not known'),
         ({"attention_policy": {"99": "sdpa"}}, InvalidInput, "attention_policy: '99' is no kind"),
-        ({"attention_backend_config": {"sdpa": {"k": 1}}}, InvalidInput, "option 'k': is not known"),
+        (
+            {"attention_backend": "sdpa", "attention_backend_config": {"sdpa": {"k": 1}}},
+            InvalidInput,
+            "option 'k': is not known",
+        ),
         ({"kv_cache_memory_bytes": 100}, CapacityError, "holds 0 blocks"),
     ],
 )

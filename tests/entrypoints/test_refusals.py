@@ -187,7 +187,8 @@ class TestBackends:
         assert "failed to load: ModuleNotFoundError: No module named 'no_such_module'" in message
 
     def test_options_it_does_not_have_are_refused_by_their_name(self, tiny):
-        message = refuse("generate", tiny, "x", "--attention-backend-config", '{"sdpa": {"speed": 9}}')
+        options = ("--attention-backend", "sdpa", "--attention-backend-config", '{"sdpa": {"speed": 9}}')
+        message = refuse("generate", tiny, "x", *options)
         assert message.startswith("attention_backend_config['sdpa']: option 'speed': is not known")
 
 
