@@ -18,7 +18,16 @@ from .profiles import PROFILES, profile, profile_of
 from .rocm import rocm_nodes
 
 log = logging.getLogger("headstock.selector")
-LIBRARIES = ("torch", "triton", "flash-attn", "flash-attn-4", "flashinfer-python", "amd-aiter", "pytorch-triton-rocm")
+LIBRARIES = (
+    "torch",
+    "triton",
+    "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
+    "flashinfer-python",
+    "amd-aiter",
+    "pytorch-triton-rocm",
+)
 """Distributions whose version capabilities may depend on."""
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 """What some systems call them → what Linux does."""

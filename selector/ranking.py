@@ -12,10 +12,10 @@ from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
     "cpu": ("cpu", "sdpa", "reference"),
-    "cuda": ("sdpa", "reference"),
+    "cuda": ("flash_attn_3", "flash_attn_4", "flash_attn", "sdpa", "reference"),
     "rocm": ("sdpa", "reference"),
 }
-"""Built-in backends by platform, best first."""
+"""Built-in backends by platform, best first; docs/selection.md says why in this order."""
 ANYWHERE = ("sdpa", "reference")
 """The order on a platform without a table: what runs wherever torch does."""
 LAST_RESORT = frozenset({"reference"})
