@@ -12,9 +12,11 @@ CUDA_LIBRARIES = {
     "torch": "2.13.0",
     "triton": "3.9.0",
     "flash-attn": "2.8.3.post2",
+    "flash-attn-4": "4.0.0b36",
     "flashinfer-python": "0.7.4",
 }
 """What a profile assumes to be installed: the versions Headstock's adapters are written for."""
+HOPPER_LIBRARIES = {"flash-attn-3": "3.0.0b1"}
 ROCM_LIBRARIES = {"torch": "2.13.0", "amd-aiter": "0.1.20.post1"}
 TORCH_ONLY = {"torch": "2.13.0"}
 
@@ -39,7 +41,8 @@ def assumed(**figures: object) -> Device:
 def cuda(name: str, capability: tuple[int, int], **figures: object) -> Device:
     """A card of NVIDIA's."""
     arch = f"sm_{capability[0]}{capability[1]}"
-    return assumed(platform="cuda", name=name, arch=arch, capability=capability, libraries=CUDA_LIBRARIES, **figures)
+    libraries = CUDA_LIBRARIES | (HOPPER_LIBRARIES if capability[0] == 9 else {})
+    return assumed(platform="cuda", name=name, arch=arch, capability=capability, libraries=libraries, **figures)
 
 
 def rocm(name: str, arch: str, **figures: object) -> Device:

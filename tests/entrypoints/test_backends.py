@@ -14,7 +14,7 @@ def rows(result):
 
 
 def test_all_are_listed_with_rank_verdict_package_and_other_names():
-    result = run_cli("backends")
+    result = run_cli("backends", environ={"COLUMNS": "200"})
     assert result.code == 0
     assert re.match(r"rank +backend +verdict +package +also called +why", result.out)
     assert re.search(rf"^\d +sdpa +available +headstock {__version__} +torch_sdpa, torch_native", result.out, re.M)
