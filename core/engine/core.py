@@ -55,7 +55,7 @@ class EngineCore:
         )
         self.worker = Worker(worker_config, model, folder, specs, self.selection)
         self.worker.load_model()
-        self.kv_config = self._size_cache(length)
+        self.kv_config = self._size_cache(length, scheduler_config)
         if config.max_model_len is None:
             scheduler_config = replace(scheduler_config, max_model_len=self.kv_config.fit(length))
         else:
@@ -88,16 +88,20 @@ class EngineCore:
         kv = KVCacheManager(self.kv_config, enable_prefix_caching=self._enable_prefix_caching)
         return Scheduler(self._scheduler_config, kv)
 
-    def _size_cache(self, length: int) -> KVCacheConfig:
+    def _size_cache(self, length: int, scheduler: SchedulerConfig) -> KVCacheConfig:
         """As many blocks as the budget holds, and never more than all requests can use."""
-        group, budget = self.worker.kv_group(), self.worker.determine_available_memory()
-        most = 1 + self.worker.config.max_num_seqs * -(-length // group.block_size)
-        config = KVCacheConfig(num_blocks=min(num_blocks_for(budget.nbytes, (group,)), most), groups=(group,))
+        groups, budget = self.worker.kv_groups(), self.worker.determine_available_memory()
+        config = KVCacheConfig(
+            num_blocks=num_blocks_for(budget.nbytes, groups), groups=groups, max_step_tokens=scheduler.max_step_tokens
+        )
+        most = 1 + scheduler.max_num_seqs * config.blocks_for(length)
+        config = replace(config, num_blocks=min(config.num_blocks, most))
         logger.info(
-            "KV cache: %d blocks of %d tokens, %.1f MiB (budget %.1f MiB, %s)",
+            "KV cache: %d blocks of %d tokens%s, %.1f MiB (budget %.1f MiB, %s)",
             config.num_blocks,
-            group.block_size,
-            config.num_blocks * group.bytes_per_block / 2**20,
+            self.selection.block_size,
+            f" for {len(groups)} groups of layers" if len(groups) > 1 else "",
+            config.num_blocks * config.bytes_per_block / 2**20,
             budget.nbytes / 2**20,
             budget.reason,
         )

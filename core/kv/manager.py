@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .block_pool import BlockPool
-from .group import make_group
+from .group import WindowGroup, make_group
 from .hashing import BlockChain, BlockHasher, PrefixIdentity
 from .prefix_index import HashChainIndex, PrefixIndex
-from .spec import KVCacheConfig, alignment
+from .spec import NULL_BLOCK, KVCacheConfig, alignment
 from .stats import PrefixCacheStats
 
 BlockIds = tuple[tuple[int, ...], ...]
@@ -49,13 +49,16 @@ class PrefixHit:
 
     num_tokens: int
     blocks: tuple[Sequence[int], ...]
-    """Per KV group, block ids."""
+    """Per KV group, its table: block ids, the null block where the group needs none any more."""
+    lost_tokens: tuple[int, ...] = ()
+    """Per KV group, tokens that others would have found beyond `num_tokens`, at the group that found least."""
 
 
 class KVCacheManager:
     """Owner of the block pool and of every request's block tables.
 
-    Tables of all groups draw on one pool of ids. `hasher` and `index` are the prefix cache's; both have sound defaults.
+    Tables of all groups draw on one pool of ids, as in vLLM's hybrid KV cache. `hasher` and `index` are the prefix
+    cache's; both have sound defaults.
     """
 
     def __init__(
@@ -74,7 +77,10 @@ class KVCacheManager:
         if enable_prefix_caching and index is None:
             index = HashChainIndex()
         self.pool = BlockPool(config.num_blocks, index if enable_prefix_caching else None)
-        self.groups = tuple(make_group(i, spec, self.pool) for i, spec in enumerate(config.groups))
+        self.groups = tuple(
+            make_group(i, spec, self.pool, config.max_step_tokens) for i, spec in enumerate(config.groups)
+        )
+        self._windowed = tuple(group for group in self.groups if isinstance(group, WindowGroup))
         self._hasher = hasher or BlockHasher()
         self._alignment = alignment(config.groups)
         self._no_hit = PrefixHit(num_tokens=0, blocks=((),) * len(self.groups))
@@ -95,28 +101,41 @@ class KVCacheManager:
     def get_computed_blocks(self, request: KVRequest) -> PrefixHit:
         """The longest usable cached prefix. Changes nothing.
 
-        At least one token is left to compute, since its logits are needed; and a hit ends where every group ends a
-        block.
+        At least one token is left to compute, since its logits are needed; a hit ends where every group ends a block,
+        and where every group holds what the next token will see. Only a window's last blocks are needed, so a shorter
+        hit may need blocks that a longer one did not: the groups are asked in turn until none shortens it (the fixed
+        point of vLLM's hybrid coordinator).
         """
         if not (self.enable_prefix_caching and request.reads_prefix_cache):
             return self._no_hit
-        length = request.num_tokens - 1
-        found: list[list[int]] = []
-        for group, chain in zip(self.groups, request.chains, strict=True):
-            blocks = group.find_hit(chain.keys, length)
-            length = min(length, len(blocks) * group.block_size)
-            found.append(blocks)
-        length -= length % self._alignment
-        if not length:
-            return self._no_hit
-        cut = tuple(blocks[: length // group.block_size] for group, blocks in zip(self.groups, found, strict=True))
-        return PrefixHit(num_tokens=length, blocks=cut)
+        most = request.num_tokens - 1
+        found = [group.look_up(chain.keys, most) for group, chain in zip(self.groups, request.chains, strict=True)]
+        length, before = most, -1
+        while length != before:
+            before = length
+            for group, blocks in zip(self.groups, found, strict=True):
+                length = group.hit_length(blocks, length)
+            length -= length % self._alignment
+        return PrefixHit(
+            num_tokens=length,
+            blocks=tuple([group.cut(blocks, length) for group, blocks in zip(self.groups, found, strict=True)]),
+            lost_tokens=self._lost_tokens(found, most, length),
+        )
+
+    def _lost_tokens(self, found: Sequence[Sequence[int]], most: int, length: int) -> tuple[int, ...]:
+        if len(found) == 1:
+            return ()
+        alone = [group.hit_length(blocks, most) for group, blocks in zip(self.groups, found, strict=True)]
+        least = alone.index(min(alone))
+        return tuple([max(alone) - length if i == least else 0 for i in range(len(alone))])
 
     def allocate_slots(self, request: KVRequest, num_new_tokens: int) -> BlockIds | None:
         """Hold blocks for `num_new_tokens` after the computed ones of a running request; per group, the fresh ids.
 
-        None, with nothing changed, where too few blocks are free.
+        None where too few blocks are free, with nothing changed but that blocks outside of windows are free now.
         """
+        for group in self._windowed:
+            group.leave(request.request_id, request.num_computed_tokens)
         target = request.num_computed_tokens + num_new_tokens
         missing = [group.blocks_missing(request.request_id, target) for group in self.groups]
         need = sum(missing)
@@ -136,15 +155,12 @@ class KVCacheManager:
         request_id = request.request_id
         if any(request_id in group.tables for group in self.groups):
             raise ValueError(f"request {request_id} holds blocks already")
-        # Hits that someone holds cost nothing; the others leave the free queue like fresh blocks.
-        held = sum(self.pool.ref_counts[block] > 0 for blocks in hit.blocks for block in blocks)
-        need = self.blocks_missing(request_id, request.num_tokens) - held
+        held = tuple(zip(self.groups, hit.blocks, strict=True))
+        need = sum([group.blocks_to_admit(request.num_tokens, blocks) for group, blocks in held])
         if need + keep_free > self.pool.num_free_blocks:
             return None
         # All groups' hits are held before any fresh block is taken, which could evict one (vllm-project/vllm#33775).
-        for blocks in hit.blocks:
-            self.pool.touch(blocks)
-        for group, blocks in zip(self.groups, hit.blocks, strict=True):
+        for group, blocks in held:
             group.adopt(request_id, blocks)
         target = hit.num_tokens + num_new_tokens
         self._extend(request_id, [group.blocks_missing(request_id, target) for group in self.groups])
@@ -164,11 +180,13 @@ class KVCacheManager:
     def record_admission(self, request: KVRequest, hit: PrefixHit, *, resumed: bool) -> None:
         """Count an admission with its hit in the statistics."""
         if self.enable_prefix_caching and request.reads_prefix_cache:
-            self.prefix_stats = self.prefix_stats.admitted(request.num_tokens, hit.num_tokens, resumed=resumed)
+            self.prefix_stats = self.prefix_stats.admitted(
+                request.num_tokens, hit.num_tokens, hit.lost_tokens, resumed=resumed
+            )
 
-    def blocks_missing(self, request_id: str, num_tokens: int) -> int:
-        """Blocks, over all groups, to add before the request's tables cover `num_tokens`."""
-        return sum([group.blocks_missing(request_id, num_tokens) for group in self.groups])
+    def blocks_to_come(self, request: KVRequest) -> int:
+        """Free blocks, over all groups, that a request still takes at most until all its known tokens are computed."""
+        return sum([group.blocks_to_come(request.request_id, request.num_tokens) for group in self.groups])
 
     def block_ids(self, request_id: str) -> BlockIds:
         """Per group, the request's whole table; empty ones where it holds nothing."""
@@ -176,6 +194,7 @@ class KVCacheManager:
 
     def free(self, request_id: str, *, forget: bool = False) -> None:
         """Give back all blocks of a request; nothing where it holds none. With `forget`, nobody finds them any more.
+        Blocks that left a window before are not among them.
 
         Later positions come first, across the groups, so that what is evicted first is the tail of the prefix.
         """
@@ -183,6 +202,7 @@ class KVCacheManager:
             ((i + 1) * group.block_size, block)
             for group in self.groups
             for i, block in enumerate(group.drop(request_id))
+            if block != NULL_BLOCK
         ]
         ends.sort(key=lambda end: end[0], reverse=True)
         if forget:

@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .hashing import BlockKey
+from .spec import NULL_BLOCK
 
 
 class PrefixIndex(Protocol):
     """Finds blocks by the prefix they end. Holds no references: the pool counts those, and calls `remove` to evict."""
 
     def match(self, group: int, keys: Sequence[BlockKey]) -> list[int]:
-        """Block ids of the longest cached prefix of `keys` in KV group `group`, one a key."""
+        """A block for each of the first `keys` in KV group `group`, as far as any is cached.
+
+        The null block stands where a later block is cached and this one is not: what a window left behind goes first.
+        """
         ...
 
     def insert(self, group: int, key: BlockKey, block: int, parent: int | None) -> None:
@@ -41,20 +45,22 @@ class PrefixIndex(Protocol):
 class _Entry:
     """One content after one prefix, and the blocks that hold it: several where it was computed several times."""
 
-    __slots__ = ("blocks", "group", "key", "parent")
+    __slots__ = ("blocks", "group", "key", "num_children", "parent")
 
     def __init__(self, group: int, key: BlockKey, parent: _Entry | None) -> None:
         self.group = group
         self.key = key
         self.parent = parent
+        self.num_children = 0
         self.blocks: dict[int, None] = {}
 
 
 class HashChainIndex:
     """Hash → entries, each checked for its content and its parent entry, so that colliding hashes are misses.
 
-    Duplicates stay: a request's table is append-only, so its block cannot be swapped for an equal one. The parent check
-    by identity is exact while parents outlive children, which holds because tables are freed tail first.
+    Duplicates stay: a request's table is append-only, so its block cannot be swapped for an equal one. An entry
+    outlives its blocks while another hangs on it, so the parent check by identity is exact though a window's first
+    blocks go before its last.
     """
 
     def __init__(self) -> None:
@@ -68,7 +74,7 @@ class HashChainIndex:
             parent = self._find(group, key, parent)
             if parent is None:
                 break
-            blocks.append(next(iter(parent.blocks)))
+            blocks.append(next(iter(parent.blocks), NULL_BLOCK))
         return blocks
 
     def insert(self, group: int, key: BlockKey, block: int, parent: int | None) -> None:
@@ -81,18 +87,22 @@ class HashChainIndex:
         if entry is None:
             entry = _Entry(group, key, above)
             self._by_hash.setdefault((group, key.hash), []).append(entry)
+            if above is not None:
+                above.num_children += 1
         entry.blocks[block] = None
         self._by_block[block] = entry
 
     def remove(self, block: int) -> None:
-        entry = self._by_block.pop(block)
+        entry: _Entry | None = self._by_block.pop(block)
         del entry.blocks[block]
-        if entry.blocks:
-            return
-        place = (entry.group, entry.key.hash)
-        self._by_hash[place].remove(entry)
-        if not self._by_hash[place]:
-            del self._by_hash[place]
+        while entry is not None and not entry.blocks and not entry.num_children:
+            place = (entry.group, entry.key.hash)
+            self._by_hash[place].remove(entry)
+            if not self._by_hash[place]:
+                del self._by_hash[place]
+            entry = entry.parent
+            if entry is not None:
+                entry.num_children -= 1
 
     def clear(self) -> None:
         self._by_hash.clear()

@@ -47,3 +47,8 @@ class SchedulerConfig:
             raise InvalidInput("policy", f"must be one of {', '.join(get_args(Policy))}, not {self.policy!r}")
         if not 0 <= self.watermark < 1:
             raise InvalidInput("watermark", f"must be at least 0 and below 1, not {self.watermark}")
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Most tokens of one request that a step computes."""
+        return min(self.max_num_batched_tokens, self.long_prefill_token_threshold or self.max_num_batched_tokens)

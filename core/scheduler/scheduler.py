@@ -185,7 +185,7 @@ class Scheduler:
         if not self._can_admit(step):
             return
         # Blocks that admitted prompts will still take for their later chunks are spoken for.
-        reserved = sum([self._blocks_to_come(request) for request in self._running.values()])
+        reserved = sum([self.kv.blocks_to_come(request) for request in self._running.values()])
         while self._can_admit(step):
             request = self._waiting.peek()
             hit = self.kv.get_computed_blocks(request)
@@ -199,13 +199,10 @@ class Scheduler:
             self._start(request, hit.num_tokens)
             step.admit(request, num_tokens, block_ids)
             self.kv.cache_blocks(request, hit.num_tokens + num_tokens)
-            reserved += self._blocks_to_come(request)
+            reserved += self.kv.blocks_to_come(request)
 
     def _can_admit(self, step: Step) -> bool:
         return bool(self._waiting and step.budget) and len(self._running) < self.config.max_num_seqs
-
-    def _blocks_to_come(self, request: Request) -> int:
-        return self.kv.blocks_missing(request.request_id, request.num_tokens)
 
     def _start(self, request: Request, num_hit_tokens: int) -> None:
         if request.num_preemptions == 0:

@@ -24,6 +24,7 @@ from ..attention import (
     Workspace,
 )
 from ..errors import CapacityError
+from ..kv import FULL_RETENTION, KVCacheConfig, KVGroupSpec, KVLayer, places, window_retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,15 +47,18 @@ class AttentionGroups:
         self.groups: list[AttentionGroup] = []
         self._layers: dict[str, BoundLayer] = {}
 
-    def bind(self, layers: Mapping[str, Attention], caches: Mapping[str, KVCache]) -> None:
-        """Give each layer its backend instance and its cache."""
+    def bind(
+        self, layers: Mapping[str, Attention], caches: Mapping[str, KVCache], kv_groups: Sequence[KVGroupSpec]
+    ) -> None:
+        """Give each layer its backend instance, its cache and the block table of its KV group."""
+        tables = {name: index for index, group in enumerate(kv_groups) for name in group.layer_names}
         found: dict[tuple[object, ...], int] = {}
         for name, layer in layers.items():
-            choice = self._selection.choices[name]
-            key = (choice.cls, choice.options, layer.spec)
+            choice, table = self._selection.choices[name], tables[name]
+            key = (table, choice.cls, choice.options, layer.spec)
             if key not in found:
                 found[key] = len(self.groups)
-                self.groups.append(AttentionGroup(backend=self._instance(choice, layer.spec), kv_group=0))
+                self.groups.append(AttentionGroup(backend=self._instance(choice, layer.spec), kv_group=table))
             group = found[key]
             params = LayerParams(name=name, spec=layer.spec, sinks=layer.sinks, alibi_slopes=layer.alibi_slopes)
             self.groups[group].backend.bind(params)
@@ -87,18 +91,41 @@ def _slots(batch: AttentionBatch) -> torch.Tensor:
     return batch.slot_mapping
 
 
+def kv_layers(selection: AttentionSelection, specs: Mapping[str, AttentionSpec]) -> dict[str, KVLayer]:
+    """What each layer's cache costs and keeps. Layers with equal planes can take turns in the same memory."""
+    layers: dict[str, KVLayer] = {}
+    for name, spec in specs.items():
+        planes = selection.layout.planes(spec, 1)
+        left = spec.window[0] if spec.window is not None and spec.causal else -1
+        layers[name] = KVLayer(
+            form=tuple(planes.items()),
+            bytes_per_block=sum(plane.elements * plane.dtype.itemsize for plane in planes.values()),
+            retention=window_retention(left + 1) if left >= 0 else FULL_RETENTION,
+        )
+    return layers
+
+
 def allocate_caches(
-    selection: AttentionSelection, specs: Mapping[str, AttentionSpec], num_blocks: int, device: Device
+    selection: AttentionSelection, specs: Mapping[str, AttentionSpec], kv: KVCacheConfig, device: Device
 ) -> dict[str, KVCache]:
-    """A zeroed cache a layer. Raises `CapacityError` where a backend cannot address one that large."""
+    """A zeroed cache a layer, shared by layers of different KV groups, which own different blocks of it.
+
+    Raises `CapacityError` where a backend cannot address one that large.
+    """
     for name, spec in specs.items():
         choice = selection.choices[name]
         limit = choice.cls.capabilities(device).max_cache_elements
-        for plane_name, plane in selection.layout.planes(spec, num_blocks).items():
+        for plane_name, plane in selection.layout.planes(spec, kv.num_blocks).items():
             if plane.elements > limit:
-                most = num_blocks * limit // plane.elements
+                most = kv.num_blocks * limit // plane.elements
                 raise CapacityError(
-                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane; with {num_blocks} "
+                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane; with {kv.num_blocks} "
                     f"blocks, {plane_name} of {name} has {plane.elements}. Use at most {most}, or another backend."
                 )
-    return {name: selection.layout.allocate(spec, num_blocks, device.torch_device) for name, spec in specs.items()}
+    where = places([group.layer_names for group in kv.groups], kv_layers(selection, specs))
+    first = {place: name for name, place in reversed(where.items())}
+    made = {
+        place: selection.layout.allocate(specs[name], kv.num_blocks, device.torch_device)
+        for place, name in first.items()
+    }
+    return {name: made[place] for name, place in where.items()}

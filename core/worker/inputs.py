@@ -112,7 +112,7 @@ class InputBuilder:
                 seq_lens_cpu=lengths_cpu,
                 seq_lens_cpu_upper_bound=lengths_cpu,
                 max_seq_len=int(seq_lens.max()),
-                block_table=block_ids.fill(table.ids[slots]),
+                block_table=block_ids.fill(table.rows(slots, seq_lens - query_lens)),
                 slot_mapping=slot_mapping.fill(table.slot_mapping(slot_of_token, positions)),
             )
             for table, block_ids, slot_mapping in zip(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..attention import forward_context
+from ..kv import KVGroupSpec
 from ..sampling import Sampler, SamplingStates, prompt_logprobs
 from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from .attention import AttentionGroups
@@ -42,8 +43,8 @@ class RunnerLimits:
     max_num_tokens: int
     max_model_len: int
     vocab_size: int
-    block_sizes: tuple[int, ...]
-    """One a KV group."""
+    groups: tuple[KVGroupSpec, ...]
+    """The KV groups."""
 
 
 class ModelRunner:
@@ -60,7 +61,10 @@ class ModelRunner:
         """Begin with empty arrays; every request that goes on has to be sent as new."""
         limits, device = self._limits, self._device
         self._states = RequestStates(limits.max_num_seqs, limits.max_model_len)
-        self._tables = [BlockTable(limits.max_num_seqs, limits.max_model_len, size) for size in limits.block_sizes]
+        self._tables = [
+            BlockTable(limits.max_num_seqs, limits.max_model_len, group.block_size, group.reach)
+            for group in limits.groups
+        ]
         self._sampling = SamplingStates(limits.max_num_seqs, limits.vocab_size, device)
         self._sampler = Sampler(self._sampling)
         self._prompt_logprobs: dict[str, int] = {}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..attention import Attention, AttentionSelection, AttentionSpec, Device, Limits
-from ..kv import KVCacheConfig, KVGroupSpec
+from ..kv import KVCacheConfig, KVGroupSpec, group_layers
 from ..model import Decoder, ModelConfig, ModelFolder, load_model
 from ..params import SamplingParams
 from ..scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
-from .attention import AttentionGroups, allocate_caches
+from .attention import AttentionGroups, allocate_caches, kv_layers
 from .memory import HOST_MEMORY, KVBudget, cpu_budget, device_budget, given_budget, taking_memory
 from .runner import ModelRunner, RunnerLimits
 
@@ -55,11 +55,10 @@ class Worker:
                 model, self._folder, dtype=config.dtype, device=config.device.torch_device, specs=self._specs
             )
 
-    def kv_group(self) -> KVGroupSpec:
-        """The byte view of the layers' caches; they share one block table."""
-        planes = (self._selection.layout.planes(spec, 1) for spec in self._specs.values())
-        total = sum(p.elements * p.dtype.itemsize for layer in planes for p in layer.values())
-        return KVGroupSpec(block_size=self._selection.block_size, bytes_per_block=total, layer_names=tuple(self._specs))
+    def kv_groups(self) -> tuple[KVGroupSpec, ...]:
+        """Which layers share a block table; one group, unless windows save memory in some layers."""
+        layers = kv_layers(self._selection, self._specs)
+        return group_layers(layers, self._selection.block_size, self.config.max_model_len)
 
     def determine_available_memory(self) -> KVBudget:
         """Bytes for the KV cache: given, or what is left beside the weights and the largest step."""
@@ -75,14 +74,15 @@ class Worker:
         config, size = self.config, self._selection.block_size
         count = min(config.max_num_batched_tokens, config.max_model_len - 1)
         blocks = -(-count // size)
-        runner = self._runner(KVCacheConfig(num_blocks=blocks + 1, groups=(self.kv_group(),)))
+        groups = self.kv_groups()
+        runner = self._runner(KVCacheConfig(num_blocks=blocks + 1, groups=groups))
         request = NewRequestData(
             request_id="profile",
             token_ids=(0,) * count,
             num_prompt_tokens=count,
             params=SamplingParams(max_tokens=1),
             eos_token_ids=(),
-            block_ids=(tuple(range(1, blocks + 1)),),
+            block_ids=(tuple(range(1, blocks + 1)),) * len(groups),  # nobody reads what this computes
             num_computed_tokens=0,
         )
         runner.execute(SchedulerOutput(new_requests=(request,), num_scheduled_tokens={"profile": count}))
@@ -107,13 +107,13 @@ class Worker:
         )
         layers = {m.name: m for m in self._model.modules() if isinstance(m, Attention)}
         attention = AttentionGroups(self._selection, config.device, limits)
-        attention.bind(layers, allocate_caches(self._selection, self._specs, kv.num_blocks, config.device))
+        attention.bind(layers, allocate_caches(self._selection, self._specs, kv, config.device), kv.groups)
         sizes = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_num_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             vocab_size=self._model_config.vocab_size,
-            block_sizes=tuple(group.block_size for group in kv.groups),
+            groups=kv.groups,
         )
         return ModelRunner(self._model, attention, sizes, config.device.torch_device)
 

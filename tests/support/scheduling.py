@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from headstock.core.kv import FULL_RETENTION, KVCacheConfig, KVCacheManager, KVGroupSpec
+from headstock.core.kv import FULL_RETENTION, KVCacheConfig, KVCacheManager, KVGroupSpec, window_retention
 from headstock.core.params import SamplingParams
 from headstock.core.scheduler import (
     EngineCoreOutput,
@@ -58,14 +58,26 @@ def logprob(number: int) -> TokenLogprobs:
     return TokenLogprobs(token_ids=(next_token(number),), logprobs=(-(number % 97) / 10,), rank=1)
 
 
-def group(block_size: int = 4, name: str = "layers.0") -> KVGroupSpec:
-    return KVGroupSpec(block_size=block_size, bytes_per_block=64, layer_names=(name,), retention=FULL_RETENTION)
+def group(block_size: int = 4, name: str = "layers.0", window: int | None = None) -> KVGroupSpec:
+    retention = FULL_RETENTION if window is None else window_retention(window)
+    return KVGroupSpec(block_size=block_size, bytes_per_block=64, layer_names=(name,), retention=retention)
 
 
-def cache(num_blocks: int, block_sizes: Sequence[int] = (4,), **options: object) -> KVCacheManager:
-    """A manager whose pool has `num_blocks` blocks, the null block included."""
-    groups = tuple(group(size, f"layers.{i}") for i, size in enumerate(block_sizes))
-    return KVCacheManager(KVCacheConfig(num_blocks=num_blocks, groups=groups), **options)  # pyright: ignore
+GroupShape = int | tuple[int, int]
+"""Block size of a group, or that and its window."""
+
+
+def kv_config(num_blocks: int, shapes: Sequence[GroupShape] = (4,), **options: int) -> KVCacheConfig:
+    """A pool of `num_blocks` blocks, the null block included; a shape a group."""
+    pairs = [(shape, None) if isinstance(shape, int) else shape for shape in shapes]
+    groups = tuple(group(size, f"layers.{i}", window) for i, (size, window) in enumerate(pairs))
+    return KVCacheConfig(num_blocks=num_blocks, groups=groups, **options)
+
+
+def cache(num_blocks: int, shapes: Sequence[GroupShape] = (4,), **options: object) -> KVCacheManager:
+    """A manager over `kv_config`; `options` are its own and `max_step_tokens`."""
+    own = {key: options.pop(key) for key in ("max_step_tokens",) if key in options}
+    return KVCacheManager(kv_config(num_blocks, shapes, **own), **options)  # pyright: ignore
 
 
 def new_request(name: str, prompt: Sequence[int], *, max_tokens: int | None = 4, **options: object) -> EngineRequest:
@@ -96,11 +108,15 @@ class Held:
 
 
 class FakeRunner:
-    """Runs steps as a worker does: a mirror of each request, all KV of the batch written before any is read."""
+    """Runs steps as a worker does: a mirror of each request, all KV of the batch written before any is read.
+
+    The groups share one memory, so a block that goes from one to another is overwritten.
+    """
 
     def __init__(self, config: KVCacheConfig) -> None:
         self.block_sizes = [spec.block_size for spec in config.groups]
-        self.memory: list[dict[tuple[int, int], int]] = [{} for _ in config.groups]
+        self.windows = [spec.retention.window for spec in config.groups]
+        self.memory: dict[tuple[int, int], tuple[int, int]] = {}
         self.held: dict[str, Held] = {}
         self.num_computed: Counter[str] = Counter()
         """Tokens computed per request, recomputed ones counted again."""
@@ -138,15 +154,17 @@ class FakeRunner:
         return block, position % size
 
     def _write(self, held: Held, start: int, end: int) -> None:
-        for g, memory in enumerate(self.memory):
+        for g in range(len(self.block_sizes)):
             for position in range(start, end):
-                memory[self._slot(held, g, position)] = held.numbers[position]
+                self.memory[self._slot(held, g, position)] = (g, held.numbers[position])
 
     def _read(self, name: str, start: int, end: int, result: ModelRunnerOutput) -> None:
         held = self.held[name]
-        for g, memory in enumerate(self.memory):
-            found = [memory.get(self._slot(held, g, position)) for position in range(end)]
-            assert found == held.numbers[:end], f"request {name}, group {g}: the blocks hold another prefix's KV"
+        for g, window in enumerate(self.windows):
+            seen = range(0 if window is None else max(0, start - window + 1), end)
+            found = [self.memory.get(self._slot(held, g, position)) for position in seen]
+            expected = [(g, held.numbers[position]) for position in seen]
+            assert found == expected, f"request {name}, group {g}: the blocks hold another prefix's KV"
         if held.new.params.prompt_logprobs is not None:
             targets = range(start, min(end, held.new.num_prompt_tokens - 1))
             result.prompt_logprobs[name] = tuple(logprob(held.numbers[p]) for p in targets)  # type: ignore[index]
@@ -232,7 +250,13 @@ def check_tables(kv: KVCacheManager) -> None:
     """References equal table entries, free + used + null = all, and no free block is out of the queue."""
     pool = kv.pool
     entries = Counter(block for group in kv.groups for table in group.tables.values() for block in table)
-    assert 0 not in entries
+    for group, spec in zip(kv.groups, kv.config.groups, strict=True):
+        for table in group.tables.values():
+            left = table.count(0)
+            assert not any(table[:left]), "only blocks before the window are given up"
+            assert not left or spec.retention.window is not None
+            assert len(table) - left <= spec.most_blocks(kv.config.max_step_tokens)
+    del entries[0]
     assert [entries[block] for block in range(pool.num_blocks)] == pool.ref_counts
     free = list(pool.free_queue)
     assert len(free) == len(set(free)) == pool.num_free_blocks

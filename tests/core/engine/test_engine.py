@@ -57,10 +57,8 @@ def test_chunks_of_seven_tokens_change_nothing(folder: ModelFolder, alone: list[
 
 
 def test_preemption_changes_nothing(folder: ModelFolder, alone: list[tuple[int, ...]]) -> None:
-    group = tiny_engine(folder, block_size=4).core.worker.kv_group()
-    engine = tiny_engine(
-        folder, block_size=4, kv_cache_memory_bytes=14 * group.bytes_per_block, enable_prefix_caching=False
-    )
+    block = tiny_engine(folder, block_size=4).core.kv_config.bytes_per_block
+    engine = tiny_engine(folder, block_size=4, kv_cache_memory_bytes=26 * block, enable_prefix_caching=False)
     outputs = answers(engine, PROMPTS, GREEDY)
     assert tokens(outputs) == alone
     assert engine.core.stats().num_preemptions > 0
@@ -94,11 +92,11 @@ def test_backends_can_be_mixed(folder: ModelFolder, alone: list[tuple[int, ...]]
 
 def test_seeded_sampling_depends_on_nothing_but_the_request(folder: ModelFolder) -> None:
     params = [SamplingParams(temperature=1.0, top_p=0.95, seed=s, max_tokens=12, ignore_eos=True) for s in range(6)]
-    group = tiny_engine(folder, block_size=4).core.worker.kv_group()
+    block = tiny_engine(folder, block_size=4).core.kv_config.bytes_per_block
     engines = [
         tiny_engine(folder),
         tiny_engine(folder, max_num_batched_tokens=7, max_num_seqs=4),
-        tiny_engine(folder, block_size=4, kv_cache_memory_bytes=14 * group.bytes_per_block),
+        tiny_engine(folder, block_size=4, kv_cache_memory_bytes=26 * block),
     ]
     together = [tokens(answers(engine, PROMPTS, params)) for engine in engines]
     alone = [tokens(answers(tiny_engine(folder), [p], [s]))[0] for p, s in zip(PROMPTS, params, strict=True)]
@@ -229,8 +227,8 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_the_next_is_served(folder: 
 
 
 def test_a_prompt_larger_than_the_cache_is_refused_and_the_next_is_served(folder: ModelFolder) -> None:
-    group = tiny_engine(folder, block_size=4).core.worker.kv_group()
-    engine = tiny_engine(folder, block_size=4, kv_cache_memory_bytes=9 * group.bytes_per_block)
+    block = tiny_engine(folder, block_size=4).core.kv_config.bytes_per_block
+    engine = tiny_engine(folder, block_size=4, kv_cache_memory_bytes=(1 + 2 * 8) * block)  # 8 for each of two groups
     assert engine.core.max_model_len == 32
     with pytest.raises((CapacityError, InvalidInput)):
         engine.add_request(Prompt(token_ids=(3,) * 40), GREEDY)

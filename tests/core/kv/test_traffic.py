@@ -7,10 +7,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headstock.core.kv import BlockHasher, PrefixIdentity
+from headstock.core.kv.group import WindowGroup
 from support.kv import Tokens
 from support.scheduling import cache, check_tables
 
 SHARED = [0, 1, 1, 0, 1, 0, 0, 1, 1, 0]
+SHAPES = [(1,), (2,), (3,), (2, 4), (2, 3), (2, 2)]
+SHAPES += [
+    ((2, 3),),
+    ((2, 1),),
+    ((1, 4), 1),
+    (2, (2, 3)),
+    (2, (2, 4), (2, 7)),
+    (4, (2, 2)),
+    ((3, 5), 2),
+    ((4, 3), (2, 6)),
+]
+"""Block sizes of the groups, or those and windows."""
+STEP = 5
+"""Most tokens of a request in a step."""
 tokens = st.lists(st.integers(0, 1), min_size=1, max_size=4)
 prompts = st.builds(lambda shared, own: SHARED[:shared] + own, st.integers(0, 10), tokens)
 hashers = {"sha256": BlockHasher(), "constant": BlockHasher(lambda parent, token_ids, extra: b"")}
@@ -19,12 +34,12 @@ hashers = {"sha256": BlockHasher(), "constant": BlockHasher(lambda parent, token
 class Traffic(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(3, 16),
-        block_sizes=st.sampled_from([(1,), (2,), (3,), (2, 4), (2, 3), (2, 2)]),
+        shapes=st.sampled_from(SHAPES),
         hasher=st.sampled_from(sorted(hashers)),
         caching=st.sampled_from([True, True, True, False]),
     )
-    def start(self, num_blocks, block_sizes, hasher, caching):
-        self.kv = cache(num_blocks, block_sizes, hasher=hashers[hasher], enable_prefix_caching=caching)
+    def start(self, num_blocks, shapes, hasher, caching):
+        self.kv = cache(num_blocks, shapes, hasher=hashers[hasher], enable_prefix_caching=caching, max_step_tokens=STEP)
         self.memory = {}
         self.live = []
         self.number = 0
@@ -39,7 +54,7 @@ class Traffic(RuleBasedStateMachine):
     @rule(
         several=st.lists(prompts, min_size=1, max_size=4),
         salt=st.sampled_from([None, None, "a"]),
-        chunk=st.integers(1, 14),
+        chunk=st.integers(1, STEP),
         keep_free=st.sampled_from([0, 0, 0, 1, 2]),
     )
     def admit(self, several, salt, chunk, keep_free):
@@ -49,7 +64,7 @@ class Traffic(RuleBasedStateMachine):
             request.salt = salt
             before = list(self.kv.pool.free_queue), list(self.kv.pool.ref_counts)
             hit = request.hit()
-            assert hit.num_tokens < len(prompt)
+            assert hit.num_tokens == self.longest_hit(request)
             count = min(chunk, len(prompt) - hit.num_tokens)
             if request.start(count, keep_free=keep_free) is None:
                 assert before == (list(self.kv.pool.free_queue), list(self.kv.pool.ref_counts))
@@ -58,7 +73,7 @@ class Traffic(RuleBasedStateMachine):
             self.compute(request, hit.num_tokens, hit.num_tokens + count)
             self.live.append(request)
 
-    @rule(data=st.data(), chunk=st.integers(1, 6))
+    @rule(data=st.data(), chunk=st.integers(1, STEP))
     def grow(self, data, chunk):
         if not self.live:
             return
@@ -80,7 +95,7 @@ class Traffic(RuleBasedStateMachine):
             self.live.remove(request)
             computed = request.num_computed_tokens
             request.end()
-            if self.kv.enable_prefix_caching:
+            if self.kv.enable_prefix_caching and not self.kv._windowed:
                 usable = min(computed, request.num_tokens - 1)
                 assert request.hit().num_tokens >= usable - usable % self.kv._alignment
 
@@ -96,17 +111,46 @@ class Traffic(RuleBasedStateMachine):
     @invariant()
     def every_block_read_holds_the_right_prefix(self):
         for request in getattr(self, "live", ()):
-            for group in self.kv.groups:
+            for group, spec in zip(self.kv.groups, self.kv.config.groups, strict=True):
                 table = group.tables[request.request_id]
-                for p in range(request.num_computed_tokens):
+                computed, window = request.num_computed_tokens, spec.retention.window
+                for p in range(0 if window is None else max(0, computed - window + 1), computed):
                     held = self.memory[table[p // group.block_size], p % group.block_size]
                     assert held == (group.group_id, request.salt, *request.token_ids[: p + 1])
 
     @invariant()
-    def no_cached_content_is_cut_off_from_its_prefix(self):
+    def all_that_is_cached_can_be_found_and_nothing_else_is_remembered(self):
         index = self.kv.pool.index if hasattr(self, "kv") else None
-        for entry in index._by_block.values() if index is not None else ():
-            assert entry.parent is None or entry.parent.blocks
+        if index is None:
+            return
+        entries = [entry for same in index._by_hash.values() for entry in same]
+        assert {block for entry in entries for block in entry.blocks} == set(index._by_block)
+        for entry in entries:
+            assert entry.num_children == sum(other.parent is entry for other in entries)
+            assert entry.blocks or entry.num_children
+            assert entry.parent is None or entry.parent in entries
+            if not isinstance(self.kv.groups[entry.group], WindowGroup):
+                assert entry.blocks, "what comes after it is cut off from its prefix"
+
+    def longest_hit(self, request):
+        """The most tokens, ending where all groups end a block, whose last keys are cached in every group."""
+        index, best = self.kv.pool.index, 0
+        if index is None:
+            return 0
+        content = {
+            (group, self.memory[block, self.kv.groups[group].block_size - 1])
+            for block in index._by_block
+            for group in [index._by_block[block].group]
+        }
+        for length in range(0, request.num_tokens, self.kv._alignment):
+            needed = []
+            for group, spec in zip(self.kv.groups, self.kv.config.groups, strict=True):
+                size, window = group.block_size, spec.retention.window
+                first = 0 if window is None else max(0, min(length - window + 1, length - size)) // size
+                needed += [(group.group_id, (i + 1) * size) for i in range(first, length // size)]
+            if all((g, (g, request.salt, *request.token_ids[:end])) in content for g, end in needed):
+                best = length
+        return best
 
 
 TestTraffic = Traffic.TestCase

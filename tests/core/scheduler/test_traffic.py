@@ -8,9 +8,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from headstock.core.errors import CapacityError, InvalidInput
 from headstock.core.kv import BlockHasher
-from support.scheduling import Served, answer, cache, check_laws, new_request, new_scheduler
+from support.scheduling import Served, answer, cache, check_laws, kv_config, new_request, new_scheduler
 
 SHARED = [0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1]
+SHAPES = [(1,), (2,), (4,), (2, 4), (2, 3)]
+SHAPES += [((2, 3),), (2, (2, 5)), ((1, 6), 2), (4, (2, 3), (2, 9))]
+"""Block sizes of the groups, or those and windows."""
 wishes = st.fixed_dictionaries(
     {
         "shared": st.integers(0, 12),
@@ -28,7 +31,7 @@ wishes = st.fixed_dictionaries(
 class Traffic(RuleBasedStateMachine):
     @initialize(
         capacity=st.integers(6, 48),
-        block_sizes=st.sampled_from([(1,), (2,), (4,), (2, 4), (2, 3)]),
+        shapes=st.sampled_from(SHAPES),
         caching=st.sampled_from([True, True, False]),
         collide=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]),
@@ -37,10 +40,11 @@ class Traffic(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 0, 1, 3]),
         watermark=st.sampled_from([0.0, 0.0, 0.2]),
     )
-    def start(self, capacity, block_sizes, caching, collide, policy, seats, budget, threshold, watermark):
-        num_blocks = 1 + sum(-(-capacity // size) for size in block_sizes)
+    def start(self, capacity, shapes, caching, collide, policy, seats, budget, threshold, watermark):
+        step = min(budget, threshold or budget)
+        num_blocks = 1 + kv_config(2, shapes, max_step_tokens=step).blocks_for(capacity)
         hasher = BlockHasher(lambda parent, token_ids, extra: b"") if collide else None
-        kv = cache(num_blocks, block_sizes, enable_prefix_caching=caching, hasher=hasher)
+        kv = cache(num_blocks, shapes, enable_prefix_caching=caching, hasher=hasher, max_step_tokens=step)
         scheduler = new_scheduler(
             kv,
             policy=policy,

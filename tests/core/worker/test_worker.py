@@ -38,7 +38,8 @@ def test_a_cache_beyond_what_a_backend_addresses_is_refused_with_the_limit(folde
     # A block of 16 tokens, 2 heads and 8 channels has 256 elements, so 39 blocks are the most.
     with pytest.raises(CapacityError, match=r"at most 10000 elements.*at most 39"):
         tiny_engine(folder, FixedProvider(Narrow))
-    answers(tiny_engine(folder, FixedProvider(Narrow), kv_cache_memory_bytes=39 * 4 * 2 * 256 * 4), [[1, 2]])
+    # Two layers a group, K and V, 4 bytes an element.
+    answers(tiny_engine(folder, FixedProvider(Narrow), kv_cache_memory_bytes=39 * 2 * 2 * 256 * 4), [[1, 2]])
 
 
 def test_a_budget_on_a_cpu_stays_within_the_machine_and_the_default() -> None:
@@ -71,16 +72,16 @@ def test_the_number_of_blocks_follows_from_the_budget_and_is_logged(
     folder: ModelFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        engine = tiny_engine(folder, kv_cache_memory_bytes=50 * 8192 + 5)
-    # 4 layers, K and V, 16 tokens, 2 heads, 8 channels, 4 bytes: 8192 bytes a block.
+        engine = tiny_engine(folder, kv_cache_memory_bytes=50 * 4096 + 5)
+    # 2 layers of each group, K and V, 16 tokens, 2 heads, 8 channels, 4 bytes: 4096 bytes a block.
     assert engine.core.kv_config.num_blocks == 50
-    assert "KV cache: 50 blocks of 16 tokens" in caplog.text
+    assert "KV cache: 50 blocks of 16 tokens for 2 groups of layers" in caplog.text
     assert "given" in caplog.text
 
 
 def test_no_more_blocks_are_taken_than_requests_can_use(folder: ModelFolder) -> None:
     engine = tiny_engine(folder, kv_cache_memory_bytes=2**30, max_num_seqs=2, max_model_len=64)
-    assert engine.core.kv_config.num_blocks == 1 + 2 * 4
+    assert engine.core.kv_config.num_blocks == 1 + 2 * (4 + 4)
 
 
 def test_the_profiling_run_computes_the_largest_step(folder: ModelFolder) -> None:
@@ -96,11 +97,16 @@ def test_the_profiling_run_computes_the_largest_step(folder: ModelFolder) -> Non
     assert set(largest) == {100}
 
 
-def test_the_caches_start_at_zero_and_have_the_null_block(folder: ModelFolder) -> None:
+def test_the_caches_start_at_zero_and_groups_take_turns_in_them(folder: ModelFolder) -> None:
     worker = tiny_engine(folder).core.worker
-    worker.initialize_kv_cache(KVCacheConfig(num_blocks=5, groups=(worker.kv_group(),)))
+    groups = worker.kv_groups()
+    assert [[name.split(".")[2] for name in group.layer_names] for group in groups] == [["0", "1"], ["2", "3"]]
+    worker.initialize_kv_cache(KVCacheConfig(num_blocks=5, groups=groups))
     caches = [layer.kv_cache for layer in worker.runner._attention._layers.values()]
     assert len(caches) == 4
+    assert caches[0] is caches[2]
+    assert caches[1] is caches[3]
+    assert caches[0] is not caches[1]
     for cache in caches:
         assert cache is not None
         assert cache.k.shape == (5, 16, 2, 8)
