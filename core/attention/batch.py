@@ -90,7 +90,8 @@ class AttentionBatch:
     max_seq_len: int
     """Upper bound."""
     block_table: Tensor | None = None
-    """int32 (R, width): physical blocks of each row, in order; None without a cache."""
+    """int32 (R, width): physical blocks of each row, in order; None without a cache. Blocks that lie before the window
+    of a row's first query token may be null: their memory is another's by then."""
     slot_mapping: Tensor | None = None
     """int64 (T,): block·block_size + offset that each token's K and V are written to."""
     key_start_loc: Tensor | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +58,22 @@ def tiny_folder(folder: Path, **changes: Any) -> ModelFolder:
     return ModelFolder(name="tiny", path=folder, origin="made by a test")
 
 
-def tiny_core(folder: ModelFolder, provider: AttentionProvider | None = None, **config: Any) -> EngineCore:
-    """A core over it; `config` goes into the `EngineConfig`."""
+def tiny_core(
+    folder: ModelFolder,
+    provider: AttentionProvider | None = None,
+    windows: Sequence[int | None] | None = None,
+    **config: Any,
+) -> EngineCore:
+    """A core over it; `config` goes into the `EngineConfig`, `windows`, one a layer, take the place of the model's."""
     if provider is None:
         from headstock.backends.sdpa import SdpaBackend
 
         provider = FixedProvider(SdpaBackend)
     settings = {"device": CPU, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**22, **config}
-    return EngineCore(EngineConfig(**settings), folder, read_config(folder.path), provider)
+    model = read_config(folder.path)
+    if windows is not None:
+        model = replace(model, layers=tuple(replace(a, window=w) for a, w in zip(model.layers, windows, strict=True)))
+    return EngineCore(EngineConfig(**settings), folder, model, provider)
 
 
 def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, **config: Any) -> LLMEngine:

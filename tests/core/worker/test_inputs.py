@@ -74,6 +74,19 @@ def test_slots_of_high_blocks_do_not_wrap() -> None:
     assert table.slot_mapping(np.array([0]), np.array([5])).tolist() == [2066 * 1039680 + 5]
 
 
+def test_blocks_outside_of_the_window_become_the_null_block_once_and_for_all() -> None:
+    table = BlockTable(3, 64, 4, reach=5)
+    table.append(0, [1, 2, 3, 4, 5])
+    table.append(2, [6, 7, 8, 9])
+    slots = np.array([2, 0])
+    # The next token at 13 sees from 8 on; the one at 9 from 4 on.
+    assert table.rows(slots, np.array([13, 9]))[:, :5].tolist() == [[0, 0, 8, 9, 0], [0, 2, 3, 4, 5]]
+    assert table.rows(slots, np.array([0, 0]))[:, :5].tolist() == [[0, 0, 8, 9, 0], [0, 2, 3, 4, 5]]
+    table.clear(2)
+    table.append(2, [1])
+    assert table.rows(slots, np.array([0, 0]))[0, :5].tolist() == [1, 0, 0, 0, 0]
+
+
 def test_a_slot_is_given_back_and_used_again_without_traces() -> None:
     states, table = RequestStates(1, 64), BlockTable(1, 64, 4)
     slot = states.add(request("a", 9, 0))
