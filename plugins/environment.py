@@ -30,6 +30,7 @@ DISABLE_PLUGINS = "HEADSTOCK_DISABLE_PLUGINS"
 PLUGINS_STRICT = "HEADSTOCK_PLUGINS_STRICT"
 ENV_STRICT = "HEADSTOCK_ENV_STRICT"
 KERNELS = "HEADSTOCK_KERNELS"
+DATABASE = "HEADSTOCK_DB"
 
 VARIABLES = (
     Variable(
@@ -49,6 +50,7 @@ VARIABLES = (
     Variable(
         name=KERNELS, meaning="Folder made by headstock compile; without it kernels are compiled at their first use."
     ),
+    Variable(name=DATABASE, flag="--db", meaning="File that results are kept in; else one in the user's data folder."),
     Variable(name=ENV_STRICT, meaning=f"1 makes an unknown or retired {PREFIX}* variable an error, not a warning."),
 )
 """All of them. Whoever reads another adds it here, or its users are told that nothing reads it."""

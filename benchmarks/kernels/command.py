@@ -53,6 +53,7 @@ def kernels(
         str | None, Option(help="Write one JSON document; - is stdout, instead of tables.", metavar="FILE")
     ] = None,
     markdown: Annotated[bool, Option("--markdown", help="Print tables in Markdown.")] = False,
+    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.")] = False,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Show the log, on stderr.")] = False,
 ) -> None:
     """Measure attention kernels on this machine's CPUs: equal shapes and data, interleaved.
@@ -68,6 +69,7 @@ def kernels(
     show_log(verbose)
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
+    from ..results.saving import keep, stored
     from .run import KernelBench
 
     plugins = installed_plugins()
@@ -78,11 +80,13 @@ def kernels(
     settings = _settings(shapes, phase, quick, device, **options)
     offers = _offers(backends, selector, judge)
     _writable(json)
+    store = stored(save)
     with ExitStack() as stack:
         peers = [stack.enter_context(_running(word)) for word in peer or ()]
         bench = KernelBench(settings, offers, peers, judge, plugins.guard)
         report = _measured(bench, settings, [*map(_backend, offers), *map(_peer, peers)])
     _show(report, json, markdown)
+    keep(store, report.to_dict())
     if report.interrupted:
         raise KeyboardInterrupt
     if report.failures:
@@ -156,9 +160,11 @@ def _running(word: str) -> Iterator[Peer]:
 
 
 def _backend(offer: Offer) -> Entrant:
+    from ..results.sources import source_hash
     from .report import Entrant
 
-    return Entrant(name=offer.label, package=offer.record.package)
+    cls = offer.load()
+    return Entrant(name=offer.label, package=offer.record.package, source_hash=source_hash(cls) if cls else "")
 
 
 def _peer(peer: Peer) -> Entrant:

@@ -108,6 +108,8 @@ class Entrant:
     name: str
     package: str
     """Distribution and version."""
+    source_hash: str = ""
+    """Of its source files; empty for peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,10 @@ BUILT_IN = {
     "check": ("headstock.entrypoints.cli.check:check", "Prove that a backend keeps the contract, case by case."),
     "compile": ("headstock.entrypoints.cli.compile:compile_kernels", "Build kernels ahead of their first use."),
 }
-OWN = {"bench": "Measure attention backends against each other and against the machine."}
+OWN = {
+    "bench": "Measure attention backends against each other and against the machine.",
+    "results": "Keep results of benchmarks and checks, and compare them.",
+}
 """Commands of floors above this one: they come in by the road of other packages, but their names cannot be taken."""
 
 

@@ -1,0 +1,107 @@
+"""From the JSON documents of our own commands to runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...core.errors import InvalidInput
+from .records import Measurement, Run, now
+
+Document = Mapping[str, Any]
+EXPORT = "headstock.results/1"
+"""Schema of ``headstock results export --format json``."""
+
+
+def read_document(document: Document) -> list[Run] | None:
+    """The runs in a document of ours; None where it is none. Raises `InvalidInput` where it is one and broken."""
+    schema = document.get("schema")
+    reader = READERS.get(schema) if isinstance(schema, str | int) and not isinstance(schema, bool) else None
+    if reader is None:
+        return None
+    try:
+        return reader(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput("file", f"says it is {schema}, but {type(error).__name__}: {error}") from error
+
+
+def _export(document: Document) -> list[Run]:
+    return [Run.from_dict(values) for values in document["runs"]]
+
+
+def _kernels(document: Document) -> list[Run]:
+    about = {entrant["name"]: entrant for entrant in document["contenders"]}
+    machine = document["machine"]
+    versions = {name: machine[name] for name in ("headstock", "torch", "python") if name in machine}
+    return [
+        Run.of(
+            kind="kernels",
+            source="headstock",
+            when=machine["when"],
+            command=document["command"],
+            machine=machine,
+            versions=versions,
+            measurements=tuple(m for row in document["rows"] for m in _kernel_row(row, about)),
+        )
+    ]
+
+
+def _kernel_row(row: Document, about: Mapping[str, Document]) -> Iterator[Measurement]:
+    threads = row["threads"]
+    workload = f"{row['shape']} {row['dtype']} {threads} thread{'s' if threads > 1 else ''}"
+    for found in row["measurements"]:
+        entrant = about[found["name"]]
+        common = {
+            "subject": found["name"],
+            "workload": workload,
+            "package": entrant["package"],
+            "source_hash": entrant.get("source_hash", ""),
+        }
+        if found["median_us"] is not None:
+            samples = tuple(found["samples_us"])
+            yield Measurement(
+                **common,
+                metric="time",
+                unit="us",
+                better="lower",
+                value=found["median_us"],
+                samples=samples,
+                right=True,
+            )
+        elif found["failed"] and found["error"] is not None:
+            yield Measurement(
+                **common, metric="error", unit="of the largest value", better="lower", value=found["error"], right=False
+            )
+
+
+def _check(document: Document) -> list[Run]:
+    failed = len(document["failures"]) + document["unrun"]
+    passed = sum(convention["passed"] for convention in document["conventions"])
+    common = {
+        "subject": document["backend"],
+        "workload": f"check --level {document['level']} --seed {document['seed']}",
+        "package": document["package"],
+        "unit": "cases",
+        "right": bool(document["conforms"]),
+    }
+    return [
+        Run.of(
+            kind="check",
+            source="headstock",
+            when=now(),
+            machine={"cpu": document["device"]},
+            versions={"headstock": document["headstock"]},
+            measurements=(
+                Measurement(**common, metric="failed", better="lower", value=float(failed)),
+                Measurement(**common, metric="passed", better="higher", value=float(passed)),
+            ),
+        )
+    ]
+
+
+READERS: dict[str | int, Callable[[Document], list[Run]]] = {
+    EXPORT: _export,
+    "headstock.bench.kernels/1": _kernels,
+    1: _check,
+}
+"""Value of the field ``schema`` → reader; `headstock check` has a bare number."""

@@ -1,0 +1,61 @@
+"""Runs as CSV, JSON and Parquet: one row a measurement, with what there is to know about its run."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ...core.errors import HeadstockError
+from .documents import EXPORT
+from .records import Run
+
+FORMATS = ("csv", "json", "parquet")
+
+
+def flat(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Rows of a table; samples are left out."""
+    for run in runs:
+        for m in run.measurements:
+            yield {
+                "run": run.id,
+                "kind": run.kind,
+                "source": run.source,
+                "when": run.when,
+                "machine_id": run.machine_id,
+                "machine": run.machine.get("cpu", ""),
+                "subject": m.subject,
+                "package": m.package,
+                "source_hash": m.source_hash,
+                "workload": m.workload,
+                "metric": m.metric,
+                "unit": m.unit,
+                "value": m.value,
+                "better": m.better,
+                "right": m.right,
+            }
+
+
+def write_csv(runs: Sequence[Run], file: TextIO) -> None:
+    rows = list(flat(runs))
+    writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def write_json(runs: Sequence[Run], file: TextIO) -> None:
+    """With samples and machines: `headstock results import` reads it back."""
+    json.dump({"schema": EXPORT, "runs": [run.to_dict() for run in runs]}, file, indent=1)
+    file.write("\n")
+
+
+def write_parquet(runs: Sequence[Run], path: Path) -> None:
+    """Raises `HeadstockError` where pyarrow is missing."""
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports] - optional
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise HeadstockError("--format parquet needs pyarrow: pip install 'headstock[parquet]'") from error
+    parquet.write_table(pyarrow.Table.from_pylist(list(flat(runs))), path)

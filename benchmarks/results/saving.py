@@ -1,0 +1,23 @@
+"""What ``--save`` does, in two halves: the store is opened before anything is measured, and filled after."""
+
+from __future__ import annotations
+
+from .documents import Document, read_document
+from .store import Store
+
+
+def stored(wanted: bool) -> Store | None:
+    """The store where `wanted`; raises `InvalidInput` before minutes of work whose result could not be kept."""
+    return Store() if wanted else None
+
+
+def keep(store: Store | None, document: Document) -> None:
+    """Put one of our documents into `store`, if there is one, and say under which id."""
+    if store is None:
+        return
+    from ...entrypoints.cli.console import note
+
+    with store:
+        for run in read_document(document) or ():
+            store.add(run)
+            note(f"kept as run {run.id} in {store.path}")
