@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..core.params import SamplingParams
 from ..core.scheduler import SchedulerStats
 from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
 from ..core.text import ChatTemplate, Tokenizer
-from ..selector import find_device, read_policy
+from ..selector import Selector, find_device, read_policy
 from ..selector.policy_reader import Document
 from .compose import build_engine, installed_plugins
 
@@ -89,6 +89,29 @@ class LLM:
         """The backend of every layer, and why."""
         return self.engine.core.selection
 
+    def set_attention(
+        self,
+        *,
+        attention_backend: str = "auto",
+        decode_attention_backend: str | None = None,
+        prefill_attention_backend: str | None = None,
+        attention_policy: Document | None = None,
+        attention_backend_config: Document | None = None,
+    ) -> None:
+        """Choose backends anew, over the same weights; the KV cache begins empty. Nothing may run meanwhile.
+
+        The parameters are those of the constructor, and nothing of the former choice is kept. Raises as the constructor
+        does, and then the former backends go on.
+        """
+        policy = read_policy(
+            attention_backend=attention_backend,
+            decode_attention_backend=decode_attention_backend,
+            prefill_attention_backend=prefill_attention_backend,
+            attention_policy=attention_policy,
+            attention_backend_config=attention_backend_config,
+        )
+        self.engine.core.set_attention(Selector(installed_plugins(), policy))
+
     def generate(
         self,
         prompts: Any,
@@ -111,7 +134,7 @@ class LLM:
                 bar.update()
         return [done[i] for i in ids]
 
-    def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Generator[RequestOutput]:
         """The answer to one prompt as it grows: each output holds everything so far. Closing the iterator aborts."""
         ids = self._add([prompt], sampling_params, None, "cumulative")
         yield from self._run(ids)

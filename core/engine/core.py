@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from ..attention import AttentionProvider, AttentionSelection
+from ..attention import AttentionProvider, AttentionSelection, AttentionSpec
 from ..errors import BackendError, HeadstockError, InvalidInput
 from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
 from ..model import ModelConfig, ModelFolder, resolve_dtype
@@ -32,10 +32,7 @@ class EngineCore:
         length = _model_len(config.max_model_len, model)
         wanted = model.attention_specs(dtype)
         self.selection: AttentionSelection = provider.select(wanted, config.device, config.block_size)
-        for line in (*self.selection.summary(), *self.selection.notes):
-            logger.info("%s", line)
-        size = self.selection.block_size
-        specs = {name: replace(spec, block_size=size) for name, spec in wanted.items()}
+        specs = _specs(wanted, self.selection)
         tokens = min(config.batched_tokens, config.max_num_seqs * length)  # buffers are made for the largest step
         worker_config = WorkerConfig(
             device=config.device,
@@ -55,16 +52,11 @@ class EngineCore:
         )
         self.worker = Worker(worker_config, model, folder, specs, self.selection)
         self.worker.load_model()
-        self.kv_config = self._size_cache(length, scheduler_config)
-        if config.max_model_len is None:
-            scheduler_config = replace(scheduler_config, max_model_len=self.kv_config.fit(length))
-        else:
-            self.kv_config.require(length)
-        self.worker.initialize_kv_cache(self.kv_config)
+        self._config = config
+        self._wanted = wanted
         self._scheduler_config = scheduler_config
-        self._enable_prefix_caching = config.enable_prefix_caching
-        self.scheduler = self._new_scheduler()
-        self.max_model_len = scheduler_config.max_model_len
+        self._budget = self.worker.determine_available_memory()
+        self._allocate(length)
         self._failed: list[EngineCoreOutput] = []
         """Last news of requests whose step raised, or that a pause ended."""
         self._held: dict[str, EngineRequest] = {}
@@ -75,7 +67,7 @@ class EngineCore:
             version=__version__,
             model=folder.name,
             dtype=dtype,
-            block_size=size,
+            block_size=self.selection.block_size,
             num_blocks=self.kv_config.num_blocks,
             max_model_len=self.max_model_len,
             max_num_seqs=config.max_num_seqs,
@@ -84,17 +76,61 @@ class EngineCore:
             attention=self.selection.summary(),
         )
 
+    def _allocate(self, length: int) -> None:
+        """Size the cache for the chosen backends and requests of up to `length` tokens; begin with empty books."""
+        self.kv_config = self._size_cache(length)
+        if self._config.max_model_len is None:
+            self.max_model_len = self.kv_config.fit(length)
+        else:
+            self.kv_config.require(length)
+            self.max_model_len = length
+        self._scheduler_config = replace(self._scheduler_config, max_model_len=self.max_model_len)
+        self.worker.initialize_kv_cache(self.kv_config)
+        self.scheduler = self._new_scheduler()
+
+    def set_attention(self, provider: AttentionProvider) -> None:
+        """Choose backends anew, over the weights that are loaded.
+
+        The KV cache begins empty, as its layout may be another, and as nothing that another backend has computed shall
+        show in what these compute. Raises `HeadstockError` while requests live, and `BackendError` or `CapacityError`
+        where the choice does not fit: then the former backends go on.
+        """
+        if self._asleep or self.has_unfinished_requests():
+            raise HeadstockError("backends are chosen anew for an engine that is awake and has no requests")
+        before, length = self.selection, self.worker.config.max_model_len
+        selection = provider.select(self._wanted, self._config.device, self._config.block_size)
+        try:
+            self._use(selection, length)
+        except BaseException:
+            self._use(before, length)
+            raise
+
+    def _use(self, selection: AttentionSelection, length: int) -> None:
+        self.selection = selection
+        self.worker.release(weights=False)
+        self.worker.use(_specs(self._wanted, selection), selection)
+        self._allocate(length)
+        self.info = replace(
+            self.info,
+            block_size=selection.block_size,
+            num_blocks=self.kv_config.num_blocks,
+            max_model_len=self.max_model_len,
+            attention=selection.summary(),
+        )
+
     def _new_scheduler(self) -> Scheduler:
-        kv = KVCacheManager(self.kv_config, enable_prefix_caching=self._enable_prefix_caching)
+        kv = KVCacheManager(self.kv_config, enable_prefix_caching=self._config.enable_prefix_caching)
         return Scheduler(self._scheduler_config, kv)
 
-    def _size_cache(self, length: int, scheduler: SchedulerConfig) -> KVCacheConfig:
+    def _size_cache(self, length: int) -> KVCacheConfig:
         """As many blocks as the budget holds, and never more than all requests can use."""
-        groups, budget = self.worker.kv_groups(), self.worker.determine_available_memory()
+        groups, budget = self.worker.kv_groups(), self._budget
         config = KVCacheConfig(
-            num_blocks=num_blocks_for(budget.nbytes, groups), groups=groups, max_step_tokens=scheduler.max_step_tokens
+            num_blocks=num_blocks_for(budget.nbytes, groups),
+            groups=groups,
+            max_step_tokens=self._scheduler_config.max_step_tokens,
         )
-        most = 1 + scheduler.max_num_seqs * config.blocks_for(length)
+        most = 1 + self._config.max_num_seqs * config.blocks_for(length)
         config = replace(config, num_blocks=min(config.num_blocks, most))
         logger.info(
             "KV cache: %d blocks of %d tokens%s, %.1f MiB (budget %.1f MiB, %s)",
@@ -221,6 +257,13 @@ class EngineCore:
         """Give back all memory; the engine is of no use afterwards."""
         self._asleep = True
         self.worker.release(weights=True)
+
+
+def _specs(wanted: Mapping[str, AttentionSpec], selection: AttentionSelection) -> dict[str, AttentionSpec]:
+    """`wanted` with the block size that was chosen, and a word on it in the log."""
+    for line in (*selection.summary(), *selection.notes):
+        logger.info("%s", line)
+    return {name: replace(spec, block_size=selection.block_size) for name, spec in wanted.items()}
 
 
 def _model_len(asked: int | None, model: ModelConfig) -> int:

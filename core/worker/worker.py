@@ -105,9 +105,8 @@ class Worker:
             max_model_len=config.max_model_len,
             max_blocks_per_req=-(-config.max_model_len // self._selection.block_size),
         )
-        layers = {m.name: m for m in self._model.modules() if isinstance(m, Attention)}
         attention = AttentionGroups(self._selection, config.device, limits)
-        attention.bind(layers, allocate_caches(self._selection, self._specs, kv, config.device), kv.groups)
+        attention.bind(self._layers(), allocate_caches(self._selection, self._specs, kv, config.device), kv.groups)
         sizes = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_num_tokens=config.max_num_batched_tokens,
@@ -116,6 +115,15 @@ class Worker:
             groups=kv.groups,
         )
         return ModelRunner(self._model, attention, sizes, config.device.torch_device)
+
+    def use(self, specs: Mapping[str, AttentionSpec], selection: AttentionSelection) -> None:
+        """Other backends for the layers of the loaded model; a cache for them is allocated next."""
+        self._specs, self._selection = specs, selection
+        for layer in self._layers().values():
+            layer.spec = specs[layer.name]
+
+    def _layers(self) -> dict[str, Attention]:
+        return {m.name: m for m in self._model.modules() if isinstance(m, Attention)}
 
     def release(self, *, weights: bool) -> None:
         """Give back the KV cache's memory and, if wanted, the weights'; nothing where that is done already."""

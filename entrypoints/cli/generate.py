@@ -11,6 +11,7 @@ from typer import Argument, Exit, Option
 from . import options
 from .console import note, print_json, read_stdin, show_log
 from .groups import grouped
+from .streaming import streamed
 
 if TYPE_CHECKING:
     from ...core.outputs import RequestOutput
@@ -68,19 +69,9 @@ def generate(
 
 def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:
     """Print the answer as it grows; the last output."""
-    from ...plugins.guard import stdout_to_stderr
-
-    news = llm.stream(prompt, params)
-    printed, last = 0, None
-    while True:
-        with stdout_to_stderr():
-            output = next(news, None)
-        if output is None:
-            break
-        last, text = output, output.outputs[0].text
-        sys.stdout.write(text[printed:])
-        sys.stdout.flush()
-        printed = len(text)
+    last = None
+    for output in streamed(llm, prompt, params):
+        last = output
     sys.stdout.write("\n")
     sys.stdout.flush()
     assert last is not None  # a request that was accepted ends with an output

@@ -19,10 +19,9 @@ Verbose = Annotated[bool, Option("--verbose", "-v", help="Show what the engine d
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
-    """How the next token is chosen."""
+class TokenOptions:
+    """How the next token is chosen, and when an answer ends."""
 
-    max_tokens: Annotated[int, Option(help="Most new tokens.", rich_help_panel=SAMPLING)] = 128
     temperature: Annotated[float, Option(help="0 takes the likeliest token.", rich_help_panel=SAMPLING)] = 0.0
     top_p: Annotated[float, Option(help="Likeliest tokens up to this share.", rich_help_panel=SAMPLING)] = 1.0
     top_k: Annotated[int, Option(help="So many likeliest tokens; 0 is all.", rich_help_panel=SAMPLING)] = 0
@@ -32,6 +31,17 @@ class SamplingOptions:
         list[str] | None,
         Option(help="Text that ends the answer; may be repeated.", metavar="TEXT", rich_help_panel=SAMPLING),
     ] = None
+
+    def params(self) -> SamplingParams:
+        """Raises `InvalidInput` naming the option."""
+        return SamplingParams(**asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(TokenOptions):
+    """Those of a single question."""
+
+    max_tokens: Annotated[int, Option(help="Most new tokens.", rich_help_panel=SAMPLING)] = 128
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=SAMPLING)] = (
         False
     )
@@ -40,9 +50,14 @@ class SamplingOptions:
     ] = None
     n: Annotated[int, Option("-n", "--n", help="Answers a prompt.", rich_help_panel=SAMPLING)] = 1
 
-    def params(self) -> SamplingParams:
-        """Raises `InvalidInput` naming the option."""
-        return SamplingParams(**asdict(self))
+
+@dataclass(frozen=True, kw_only=True)
+class ChatSamplingOptions(TokenOptions):
+    """Those of a conversation."""
+
+    max_tokens: Annotated[
+        int | None, Option(help="Most new tokens an answer (what the model has room for).", rich_help_panel=SAMPLING)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,203 @@
+"""`headstock chat`: a conversation in the terminal, or one that comes line by line through a pipe."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Exit, Option
+
+from ...core.errors import HeadstockError, InvalidInput
+from . import options
+from .console import note, show_log
+from .groups import grouped
+from .lines import Lines
+from .streaming import streamed
+
+if TYPE_CHECKING:
+    from ...core.outputs import RequestOutput
+    from ...core.params import SamplingParams
+    from ..conversation import Conversation
+    from ..llm import LLM
+
+HELP = """\
+/backend         say which attention backend computes which layers
+/backend NAME    let NAME, or auto, compute from the next turn on; the weights stay, the KV cache starts empty
+/reset           begin a new conversation
+/help            this
+/exit            leave, as does Ctrl-D
+Ctrl-C stops an answer; what it had said stays in the conversation. A line that begins with a space is no command."""
+
+
+@grouped
+def chat(
+    model: options.Model,
+    sampling: options.ChatSamplingOptions,
+    attention: options.AttentionOptions,
+    engine: options.EngineOptions,
+    system: Annotated[str | None, Option(help="A message before all others.", metavar="TEXT")] = None,
+    chat_template: Annotated[
+        str | None, Option(help="A Jinja template instead of the model's own.", metavar="FILE")
+    ] = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Talk with MODEL.
+
+    Answers are streamed; Ctrl-C stops one, Ctrl-D leaves. /help lists what else
+    can be typed. Without a terminal every line of stdin is a turn, and answers
+    go to stdout.
+
+    Exit codes: 0 left; 1 a turn failed, without a terminal; 2 refused, with the reason.
+    """
+    show_log(verbose)
+    lines = Lines(">>> ")
+    params, settings = sampling.params(), engine.settings()
+    from ...plugins.guard import stdout_to_stderr
+    from ..conversation import Conversation
+    from ..llm import LLM
+
+    template = None if chat_template is None else _read(chat_template)
+    _check_template(model, template, system)
+    with stdout_to_stderr():  # what backends print is no answer
+        llm = LLM(model, **attention.wishes(), **settings)
+    if not verbose:  # else the log has said it
+        _tell_backends(llm)
+    conversation = Conversation(llm, system=system, chat_template=template)
+    if not _Session(lines, llm, conversation, params, attention.attention_backend_config).run():
+        raise Exit(1)
+
+
+class _Session:
+    """Reads lines until there are no more."""
+
+    def __init__(
+        self, lines: Lines, llm: LLM, conversation: Conversation, params: SamplingParams, backend_config: str | None
+    ) -> None:
+        """`backend_config` are the options of backends, which stay through `/backend`."""
+        self._lines = lines
+        self._llm = llm
+        self._conversation = conversation
+        self._params = params
+        self._backend_config = backend_config
+        self._commands = {
+            "/backend": self._backend,
+            "/reset": self._reset,
+            "/help": lambda _: note(HELP),
+            "/exit": self._exit,
+        }
+        self._done = False
+
+    def run(self) -> bool:
+        """Whether all turns went well, or somebody was there to see it."""
+        fine = True
+        if self._lines.interactive:
+            note("/help lists commands, Ctrl-D leaves")
+        while not self._done:
+            try:
+                line = self._lines.read()
+                if line is None:
+                    break
+                if line.strip():
+                    self._take(line)
+            except HeadstockError as error:
+                note(f"headstock: {error}")
+                fine = self._lines.interactive
+            except KeyboardInterrupt:
+                if not self._lines.interactive:
+                    raise
+                note("")
+        if self._lines.interactive and not self._done:
+            note("")  # the terminal shows no line's end for Ctrl-D
+        return fine
+
+    def _take(self, line: str) -> None:
+        if not line.startswith("/"):
+            self._turn(line.strip())
+            return
+        name, _, rest = line.strip().partition(" ")
+        if name not in self._commands:
+            raise InvalidInput("command", f"{name} is not known; known are {', '.join(self._commands)}")
+        self._commands[name](rest.strip())
+
+    def _turn(self, text: str) -> None:
+        """Say `text` and print the answer. A turn that fails leaves the conversation as it was."""
+        prompt = self._conversation.prompt(text)
+        last: RequestOutput | None = None
+        try:
+            with closing(streamed(self._llm, prompt, self._params)) as outputs:
+                for output in outputs:
+                    last = output
+        except KeyboardInterrupt:
+            if not self._lines.interactive:
+                raise
+        finally:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        if last is None:
+            note("[stopped]")
+            return
+        completion = last.outputs[0]
+        if completion.finish_reason == "error":
+            raise HeadstockError(completion.error or "the request failed")
+        self._conversation.add(text, completion.text)
+        note(_figures(last))
+
+    def _backend(self, name: str) -> None:
+        if name:
+            from ...plugins.guard import stdout_to_stderr
+
+            with stdout_to_stderr():
+                self._llm.set_attention(attention_backend=name, attention_backend_config=self._backend_config)
+        _tell_backends(self._llm)
+
+    def _reset(self, _: str) -> None:
+        self._conversation.reset()
+        note("a new conversation")
+
+    def _exit(self, _: str) -> None:
+        self._done = True
+
+
+def _tell_backends(llm: LLM) -> None:
+    for line in (*llm.attention.summary(), *llm.attention.notes):
+        note(line)
+
+
+def _figures(output: RequestOutput) -> str:
+    """Counts and times of an answer, and why it ended where that is not plain."""
+    times, completion = output.metrics, output.outputs[0]
+    count = len(completion.token_ids)
+    parts = [f"{count} tokens"]
+    if times and times.first_token_time and times.last_token_time and count > 1:
+        seconds = times.last_token_time - times.first_token_time
+        parts.append(f"{(count - 1) / max(seconds, 1e-9):.1f} tokens/s")
+    if times and times.time_to_first_token is not None:
+        parts.append(f"TTFT {times.time_to_first_token * 1000:.0f} ms")
+    if output.num_cached_tokens:
+        parts.append(f"{output.num_cached_tokens} of {len(output.prompt_token_ids)} prompt tokens from the cache")
+    if completion.finish_reason in (None, "length"):
+        parts.append("stopped" if completion.finish_reason is None else "cut off at the limit")
+    return f"[{', '.join(parts)}]"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("chat_template", f"cannot be read: {error}") from error
+
+
+def _check_template(model: str, template: str | None, system: str | None) -> None:
+    """Render a first turn before weights are loaded: a template may be broken, or take no system message."""
+    from ...core.model import resolve_model
+    from ...core.text import ChatTemplate
+
+    own = (
+        ChatTemplate.from_folder(resolve_model(model).path)
+        if template is None
+        else ChatTemplate({"default": template}, {})
+    )
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
+    own.render([{"role": "system", "content": system}, *messages] if system is not None else messages)
