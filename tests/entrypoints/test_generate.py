@@ -206,8 +206,9 @@ class TestEngine:
         result = generate(tiny, PROMPT, "-v", "--kv-cache-memory", "256K", "--block-size", "8")
         assert len(re.findall(r"attention backend: ", result.err)) == 1
         assert re.search(f"^INFO: {CHOSEN}$", result.err, re.M)
-        # 8 tokens in 4 layers, K and V of 2 heads and 8 channels in float32: 4 KiB a block.
-        assert "INFO: KV cache: 64 blocks of 8 tokens, 0.2 MiB (budget 0.2 MiB, given)" in result.err.splitlines()
+        # 8 tokens in the 2 layers of a group, K and V of 2 heads and 8 channels in float32: 2 KiB a block.
+        line = "INFO: KV cache: 128 blocks of 8 tokens for 2 groups of layers, 0.2 MiB (budget 0.2 MiB, given)"
+        assert line in result.err.splitlines()
 
     def test_verbose_keeps_the_log_of_libraries_out(self, tiny):
         lines = generate(tiny, PROMPT, "-v").err.splitlines()
