@@ -12,7 +12,7 @@ from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
     "cpu": ("cpu", "sdpa", "reference"),
-    "cuda": ("flash_attn_3", "flash_attn_4", "flash_attn", "sdpa", "reference"),
+    "cuda": ("flash_attn_3", "flashinfer", "flash_attn_4", "flash_attn", "sdpa", "reference"),
     "rocm": ("sdpa", "reference"),
 }
 """Built-in backends by platform, best first; docs/selection.md says why in this order."""
