@@ -5,7 +5,17 @@ from __future__ import annotations
 import logging
 from functools import cache
 
-from ..core.engine import EngineConfig, EngineCore, InprocClient, InputProcessor, LLMEngine
+from ..core.engine import (
+    AsyncLLMEngine,
+    AsyncRemoteClient,
+    EngineConfig,
+    EngineCore,
+    InprocClient,
+    InputProcessor,
+    LLMEngine,
+    Observer,
+    ThreadPort,
+)
 from ..core.model import ModelFolder, read_config
 from ..core.text import Tokenizer
 from ..plugins import Plugins, check_environment, load_plugins
@@ -24,6 +34,19 @@ def installed_plugins() -> Plugins:
 
 def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> LLMEngine:
     """The engine for a model in a folder. Its configuration and the choice of backends come before the weights."""
+    core, inputs = _build_core(folder, config, policy)
+    return LLMEngine(InprocClient(core), inputs)
+
+
+def build_async_engine(
+    folder: ModelFolder, config: EngineConfig, policy: Policy, observer: Observer | None = None
+) -> AsyncLLMEngine:
+    """The same for an event loop: the engine runs in a thread of its own."""
+    core, inputs = _build_core(folder, config, policy)
+    return AsyncLLMEngine(AsyncRemoteClient(ThreadPort(core)), inputs, observer)
+
+
+def _build_core(folder: ModelFolder, config: EngineConfig, policy: Policy) -> tuple[EngineCore, InputProcessor]:
     model = read_config(folder.path)
     tokenizer = Tokenizer.from_folder(folder.path)
     core = EngineCore(config, folder, model, Selector(installed_plugins(), policy))
@@ -33,4 +56,4 @@ def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> L
         eos_token_ids=model.eos_token_ids or tokenizer.eos_token_ids,
         seed=config.seed,
     )
-    return LLMEngine(InprocClient(core), inputs)
+    return core, inputs

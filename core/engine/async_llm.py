@@ -76,9 +76,9 @@ class AsyncLLMEngine:
         self._died = asyncio.Event()
 
     @property
-    def num_requests(self) -> int:
-        """Requests that are not finished, queued ones included."""
-        return len(self._mailboxes)
+    def request_ids(self) -> tuple[str, ...]:
+        """Requests that somebody reads, queued ones included."""
+        return tuple(self._mailboxes)
 
     @property
     def num_queued(self) -> int:

@@ -44,7 +44,7 @@ def run(folder: ModelFolder, work: Callable[[AsyncLLMEngine], Awaitable[Any]], *
     async def main() -> Any:
         async with opened(folder, **config) as engine:
             result = await soon(work(engine))
-            assert engine.num_requests == engine.num_queued == engine.num_queued_tokens == 0
+            assert (engine.request_ids, engine.num_queued, engine.num_queued_tokens) == ((), 0, 0)
             return result
 
     return asyncio.run(main())
@@ -232,7 +232,7 @@ def test_a_failure_between_completions_takes_all_of_them_back(
             patch.setattr(engine.client, "add_request", refuse_the_third)
             with pytest.raises(InvalidInput, match="enough"):
                 await collect(engine, PROMPTS[1], SamplingParams(n=4, max_tokens=200, ignore_eos=True))
-        assert engine.num_requests == 0
+        assert not engine.request_ids
         await at_rest(engine)
 
     run(folder, work)
@@ -243,7 +243,7 @@ def test_death_reaches_everybody_who_waits_and_who_comes(folder: ModelFolder, mo
         async with opened(folder) as engine:
             await engine.client.pause("keep")
             waiting = [asyncio.create_task(collect(engine, p, LONG)) for p in PROMPTS]
-            while engine.num_requests < len(PROMPTS):
+            while len(engine.request_ids) < len(PROMPTS):
                 await asyncio.sleep(0)
             died = asyncio.create_task(engine.died())
             engine.client.close()
@@ -253,7 +253,7 @@ def test_death_reaches_everybody_who_waits_and_who_comes(folder: ModelFolder, mo
             assert isinstance(await soon(died), EngineDeadError)
             with pytest.raises(EngineDeadError):
                 await collect(engine, PROMPTS[0])
-            assert engine.num_requests == 0
+            assert not engine.request_ids
 
     asyncio.run(main())
 

@@ -1,0 +1,91 @@
+"""Bodies of requests: bounded, strictly JSON, held to a schema; what is wrong is named by its field."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from .errors import ApiError
+
+LARGE = 2**18
+"""Bytes that are parsed in a thread, as they would hold everybody up."""
+LONGEST_INTEGER = 400
+LONG_INTEGER = re.compile(rb"[0-9]{%d}" % LONGEST_INTEGER)
+SchemaT = TypeVar("SchemaT", bound=BaseModel)
+
+
+async def read_body(request: Request, schema: type[SchemaT], limit: int) -> SchemaT:
+    """The body as `schema`. Raises `ApiError`: 413 beyond `limit` bytes, 415 where it is not JSON, 400 else."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        # Also keeps web pages out: a browser sends this type to other sites only where those allow it.
+        raise ApiError(415, f"send the content type application/json, not {kind or 'none'!r}", param="Content-Type")
+    data = await _bytes(request, limit)
+    value = _parse(data) if len(data) < LARGE else await asyncio.to_thread(_parse, data)
+    if not isinstance(value, dict):
+        raise ApiError(400, f"the body must be a JSON object, not {_kind(value)}", code="invalid_json")
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise _validation_error(error) from None
+
+
+async def _bytes(request: Request, limit: int) -> bytes:
+    too_large = ApiError(413, f"the body is larger than {limit} bytes, which this server takes", code="body_too_large")
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    total = 0
+    async for part in request.stream():
+        total += len(part)
+        if total > limit:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        # NaN and Infinity are taken, and integers too long for Python are made some that it can hold: the schema and
+        # `SamplingParams` then refuse them by the field's name.
+        return json.loads(data, parse_int=_integer if LONG_INTEGER.search(data) else None)
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"the body is not {error.encoding}: byte {error.start}", code="invalid_json") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _integer(text: str) -> int:
+    return int(text) if len(text) < LONGEST_INTEGER else 10**LONGEST_INTEGER
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), "null")
+
+
+def _validation_error(error: ValidationError) -> ApiError:
+    """The first complaint. Places inside a union are named by pydantic's own tags, which say nothing to a client."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = _place(first["loc"])
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
+    return ApiError(400, f"{param}: {first['msg'][:1].lower()}{first['msg'][1:]}", param=param, code=code)
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    name = str(loc[0]) if loc else "body"
+    for part in loc[1:]:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
+            name += f".{part}"
+    return name

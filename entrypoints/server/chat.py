@@ -1,0 +1,126 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.engine import Prompt
+from ...core.outputs import CompletionOutput, RequestOutput
+from .bodies import read_body
+from .errors import ApiError
+from .generation import Job, respond
+from .logprobs import chat_logprobs, prompt_logprobs
+from .sampling import chat_params
+from .schemas import ChatSchema
+from .state import ServerState
+
+NAMES = {"prompt": "messages", "prompt_token_ids": "messages", "logprobs": "top_logprobs"}
+TAKEN = ("messages", "tools", "documents", "add_generation_prompt", "name", "self")
+"""Variables of a template that have fields of their own, or none."""
+
+
+async def chat_completions(request: Request, state: ServerState) -> Response:
+    """Answer a conversation."""
+    body = await read_body(request, ChatSchema, state.settings.max_body_bytes)
+    state.check_model(body.model)
+    params = chat_params(body, state.settings)
+    token_ids = await conversation(
+        state, body.messages, body.chat_template_kwargs, add_generation_prompt=body.add_generation_prompt is not False
+    )
+    job = Job(
+        id=f"chatcmpl-{uuid.uuid4().hex}",
+        prompts=(Prompt(token_ids=token_ids, cache_salt=body.cache_salt),),
+        params=params,
+        body=body,
+        names=NAMES,
+    )
+    return await respond(request, state, job, ChatFormat(job, body, state.model_name))
+
+
+async def conversation(
+    state: ServerState, messages: Any, variables: Mapping[str, Any] | None, *, add_generation_prompt: bool
+) -> tuple[int, ...]:
+    """Token ids of a conversation, through the model's own chat template. In a thread, as messages may be long."""
+    template, tokenizer = state.template, state.tokenizer
+    if template is None:
+        problem = f"{state.model_name} has no chat template; use /v1/completions"
+        raise ApiError(400, f"messages: {problem}", param="messages", code="no_chat_template")
+    for name in variables or {}:
+        if name in TAKEN:
+            param = f"chat_template_kwargs.{name}"
+            raise ApiError(400, f"{param}: is not a variable to set", param=param, code="invalid_value")
+
+    def render() -> list[int]:
+        text = template.render(messages, add_generation_prompt=add_generation_prompt, **(variables or {}))
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    return tuple(await asyncio.to_thread(render))
+
+
+class ChatFormat:
+    """Answers in the shape of chat completions."""
+
+    def __init__(self, job: Job, body: ChatSchema, model: str) -> None:
+        self._created = int(time.time())
+        self._id, self._model = job.id, model
+        self._body = body
+        self._n = job.params.n
+
+    def document(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+        (output,) = outputs
+        document: dict[str, Any] = {
+            **self._envelope("chat.completion"),
+            "choices": [self._whole(completion) for completion in output.outputs],
+        }
+        if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            document["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        if self._body.return_token_ids:
+            document["prompt_token_ids"] = list(output.prompt_token_ids)
+        return document
+
+    def opening(self) -> list[dict[str, Any]]:
+        return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
+
+    def chunks(self, place: int, output: RequestOutput) -> list[dict[str, Any]]:
+        return [
+            self._chunk(completion.index, {"content": completion.text} if completion.text else {}, completion)
+            for completion in output.outputs
+            if completion.text or completion.finish_reason or completion.logprobs or self._body.return_token_ids
+        ]
+
+    def usage_chunk(self) -> dict[str, Any]:
+        return {**self._envelope("chat.completion.chunk"), "choices": []}
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _whole(self, completion: CompletionOutput) -> dict[str, Any]:
+        message = {"role": "assistant", "content": completion.text, "refusal": None}
+        return {"index": completion.index, "message": message, **self._end(completion)}
+
+    def _chunk(self, index: int, delta: dict[str, Any], completion: CompletionOutput | None = None) -> dict[str, Any]:
+        end = {"logprobs": None, "finish_reason": None} if completion is None else self._end(completion)
+        return {
+            **self._envelope("chat.completion.chunk"),
+            "choices": [{"index": index, "delta": delta, **end}],
+        }
+
+    def _end(self, completion: CompletionOutput) -> dict[str, Any]:
+        """What stands beside the text."""
+        end: dict[str, Any] = {
+            "logprobs": None
+            if completion.logprobs is None
+            else chat_logprobs(completion.logprobs, self._body.top_logprobs or 0),
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+        if self._body.return_token_ids:
+            end["token_ids"] = list(completion.token_ids)
+        return end

@@ -1,0 +1,83 @@
+"""`ServerState`: what all requests to the server share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ...core.engine import AsyncLLMEngine
+from ...core.text import ChatTemplate, Tokenizer
+from .errors import ApiError
+from .settings import ServerSettings
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    """Engine, settings, and who is being served. Belongs to the event loop."""
+
+    engine: AsyncLLMEngine
+    template: ChatTemplate | None
+    """None where the model has no chat template."""
+    settings: ServerSettings
+    created: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+    """No new requests: the server is about to end."""
+    running: Counter[str] = field(default_factory=Counter[str])
+    """Requests under way, by the client's key."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while no request is under way."""
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.engine.inputs.tokenizer
+
+    @property
+    def model_name(self) -> str:
+        """What answers call the model."""
+        return self.settings.model_names[0]
+
+    def check_model(self, name: str | None) -> None:
+        """Raise `ApiError` 404 for a model that is not served here."""
+        if name is not None and name not in self.settings.model_names:
+            known = ", ".join(self.settings.model_names)
+            raise ApiError(
+                404, f"model: {name!r} is not served here; known: {known}", param="model", code="model_not_found"
+            )
+
+    def check_room(self, completions: int) -> None:
+        """Raise `ApiError` 503 where `completions` more would have to wait behind too many."""
+        limits, engine = self.settings, self.engine
+        queued, tokens = engine.num_queued, engine.num_queued_tokens
+        if queued and queued + completions > limits.max_queued_requests:
+            raise self._busy(503, f"{queued} answers are waiting already", "queue_full")
+        if limits.max_queued_tokens is not None and tokens >= limits.max_queued_tokens:
+            raise self._busy(503, f"prompts of {tokens} tokens are waiting already", "queue_full")
+
+    @contextmanager
+    def served(self, key: str) -> Iterator[None]:
+        """Around one request of a client. Raises `ApiError` where it cannot be taken now."""
+        if self.draining:
+            raise self._busy(503, "the server is going down", "shutting_down")
+        most = self.settings.max_requests_per_key
+        if most is not None and self.running[key] >= most:
+            raise self._busy(429, f"{most} requests with this key are under way", "too_many_requests")
+        self.running[key] += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.running[key] -= 1
+            if not self.running[key]:
+                del self.running[key]
+            if not self.running:
+                self.idle.set()
+
+    def _busy(self, status: int, problem: str, code: str) -> ApiError:
+        return ApiError(status, f"{problem}; try again later", code=code, retry_after=self.settings.retry_after)
