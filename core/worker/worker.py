@@ -89,7 +89,7 @@ class Worker:
 
     def initialize_kv_cache(self, kv: KVCacheConfig) -> None:
         """Allocate the cache, bind the layers to it and to their backends, and size the runner."""
-        config, size = self.config, sum(group.bytes_per_block for group in kv.groups) * kv.num_blocks
+        config, size = self.config, kv.bytes_per_block * kv.num_blocks
         what = (
             f"a KV cache of {size / 2**30:.1f} GiB and the buffers of a step "
             f"(max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens})"
