@@ -11,7 +11,9 @@ from .inputs import InputProcessor
 from .llm_engine import LLMEngine
 from .observer import IterationStats, Observer
 from .port import EnginePort
+from .process import Launch, ProcessPort
 from .prompts import Prompt, chat_prompt, read_prompts
+from .pulse import Vigil
 from .remote import AsyncRemoteClient, RemoteClient
 from .thread import ThreadPort
 
@@ -28,12 +30,15 @@ __all__ = [
     "InputProcessor",
     "IterationStats",
     "LLMEngine",
+    "Launch",
     "Observer",
     "PauseMode",
+    "ProcessPort",
     "Prompt",
     "RemoteClient",
     "RequestStream",
     "ThreadPort",
+    "Vigil",
     "chat_prompt",
     "read_prompts",
 ]

@@ -31,6 +31,8 @@ class EngineLoop:
         self._stopped = False
         self.step_started: float | None = None
         """`time.monotonic()` at the start of the running step; None between steps."""
+        self.longest_step = 0.0
+        """Seconds; what a step may be expected to take at most."""
 
     def send(self, command: Command) -> None:
         """Have `command` obeyed after the running step."""
@@ -40,8 +42,8 @@ class EngineLoop:
         """Let `run` return after the running step; requests are left as they are."""
         self._commands.put(None)
 
-    def run(self) -> None:
-        """Until `stop`, or until something is raised that no single request can be blamed for: then `Died` is told."""
+    def run(self) -> bool:
+        """True after `stop`; False where something was raised that the engine cannot go on after: `Died` is told."""
         try:
             while not self._stopped:
                 self._obey_all()
@@ -52,13 +54,14 @@ class EngineLoop:
             self._tell(Died(reason=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
             if not isinstance(error, Exception):
                 raise
+            return False
+        return True
 
     def _step(self) -> None:
-        self.step_started = time.monotonic()
-        try:
-            outputs = self._core.step()
-        finally:
-            self.step_started = None
+        self.step_started = started = time.monotonic()
+        outputs = self._core.step()
+        self.longest_step = max(self.longest_step, time.monotonic() - started)
+        self.step_started = None
         if outputs:
             self._tell(News(outputs=outputs))
         if self._pausing and not self._core.can_step:
@@ -80,16 +83,24 @@ class EngineLoop:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case Add(request=request):
-                try:
-                    self._core.add_request(request)
-                except HeadstockError as error:
-                    refused = EngineCoreOutput(request_id=request.request_id, finish_reason="error", error=str(error))
-                    self._tell(News(outputs=[refused]))
+            case Add():
+                self._add(command)
             case Abort(request_ids=request_ids):
                 self._core.abort_requests(request_ids)
             case Call():
                 self._call(command)
+
+    def _add(self, add: Add) -> None:
+        error: HeadstockError | None = None
+        try:
+            self._core.add_request(add.request)
+        except HeadstockError as refusal:
+            error = refusal
+        if add.number is not None:
+            self._tell(Reply(number=add.number, error=error))
+        elif error is not None:
+            last = EngineCoreOutput(request_id=add.request.request_id, finish_reason="error", error=str(error))
+            self._tell(News(outputs=[last]))
 
     def _call(self, call: Call) -> None:
         try:

@@ -7,15 +7,16 @@ from typing import Any, Literal
 
 from ..scheduler.output import EngineCoreOutput, EngineRequest
 
-Method = Literal["add_request", "stats", "reset_prefix_cache", "pause", "resume", "sleep", "wake_up"]
+Method = Literal["stats", "reset_prefix_cache", "pause", "resume", "sleep", "wake_up"]
 """Methods of `EngineCore` that a client may call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
-    """Queue a request that the client knows to be admissible. No answer; where it is refused, its last news say so."""
+    """Queue a request. With a number, a `Reply` says whether it was taken; else, where it is not, its last news do."""
 
     request: EngineRequest
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,10 @@ class EnginePort(Protocol):
         """Send a request that `EngineInfo` says is admissible."""
         ...
 
+    def ask(self, request: EngineRequest) -> Future[None]:
+        """Send a request that may be refused; the future ends with what the engine says against it."""
+        ...
+
     def abort(self, request_ids: tuple[str, ...]) -> None:
         """Have requests ended; news of them may still be on their way."""
         ...

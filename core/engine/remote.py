@@ -34,7 +34,7 @@ class RemoteClient:
         if _admissible(request, self.info, self._live):
             self._port.add(request)
         else:
-            self._port.call("add_request", request).result()
+            self._port.ask(request).result()
         self._live.add(request.request_id)
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
@@ -108,7 +108,7 @@ class AsyncRemoteClient:
         known = request_id in self._live
         self._live.add(request_id)
         try:
-            await asyncio.wrap_future(self._port.call("add_request", request))
+            await asyncio.wrap_future(self._port.ask(request))
         except BaseException:
             if not known:
                 await self.abort_requests([request_id])

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import EngineDeadError
 from ..scheduler.output import EngineRequest
-from .calls import Calls
 from .core import EngineCore
+from .desk import Desk
 from .info import EngineInfo
 from .loop import EngineLoop
-from .messages import Abort, Add, Call, Died, Event, Method, News, Reply
+from .messages import Abort, Add, Call, Method
 from .port import Listener
 
 
@@ -22,7 +22,7 @@ class ThreadPort:
 
     def __init__(self, core: EngineCore) -> None:
         self.info: EngineInfo = core.info
-        self._desk = _Desk()
+        self._desk = Desk()
         self._loop = EngineLoop(core, self._desk.take)
         thread = threading.Thread(target=self._loop.run, name="headstock-engine", daemon=True)
         thread.start()
@@ -39,58 +39,24 @@ class ThreadPort:
     def add(self, request: EngineRequest) -> None:
         self._loop.send(Add(request=request))
 
+    def ask(self, request: EngineRequest) -> Future[None]:
+        number, future = self._desk.open_call()
+        self._loop.send(Add(request=request, number=number))
+        return future
+
     def abort(self, request_ids: tuple[str, ...]) -> None:
         self._loop.send(Abort(request_ids=request_ids))
 
     def call(self, method: Method, *args: Any) -> Future[Any]:
-        number, future = self._desk.calls.open()
-        if not future.done():
-            self._loop.send(Call(number=number, method=method, args=args))
+        number, future = self._desk.open_call()
+        self._loop.send(Call(number=number, method=method, args=args))
         return future
 
     def close(self) -> None:
         self._close()
 
 
-class _Desk:
-    """Where the loop's events arrive and are handed on."""
-
-    def __init__(self) -> None:
-        self.calls = Calls()
-        self.dead: EngineDeadError | None = None
-        self._listener: Listener | None = None
-        self._lock = threading.Lock()
-
-    def listen(self, listener: Listener) -> None:
-        with self._lock:
-            self._listener = listener
-            dead = self.dead
-        if dead is not None:
-            listener(dead)
-
-    def take(self, event: Event) -> None:
-        match event:
-            case News(outputs=outputs):
-                if self._listener is not None:
-                    self._listener(outputs)
-            case Reply():
-                self.calls.settle(event)
-            case Died(reason=reason, traceback=traceback):
-                self.end(EngineDeadError(f"the engine has died: {reason}", details=traceback))
-
-    def end(self, error: EngineDeadError) -> None:
-        """Nothing comes any more: tell everybody who waits, once."""
-        with self._lock:
-            if self.dead is not None:
-                return
-            self.dead = error
-            listener = self._listener
-        self.calls.fail(error)
-        if listener is not None:
-            listener(error)
-
-
-def _close(loop: EngineLoop, thread: threading.Thread, desk: _Desk, core: EngineCore) -> None:
+def _close(loop: EngineLoop, thread: threading.Thread, desk: Desk, core: EngineCore) -> None:
     loop.stop()
     thread.join()
     desk.end(EngineDeadError("the engine has been closed"))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from headstock.core.engine import (
     AsyncEngineClient,
-    AsyncRemoteClient,
     EngineClient,
+    EngineCore,
     EnginePort,
-    InprocClient,
-    RemoteClient,
+    Launch,
+    ProcessPort,
     ThreadPort,
+    Vigil,
 )
+from headstock.core.errors import BackendError
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
-from headstock.core.scheduler import EngineCoreOutput, EngineRequest
+from headstock.core.scheduler import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
 
 from .tiny import tiny_core
 
@@ -35,30 +41,78 @@ def _thread(folder: ModelFolder, **config: Any) -> EnginePort:
     return ThreadPort(tiny_core(folder, **config))
 
 
-PORTS: dict[str, Callable[..., EnginePort]] = {"thread": _thread}
+def _process(folder: ModelFolder, **config: Any) -> EnginePort:
+    return ProcessPort(launch(folder, **config))
 
 
-@contextmanager
-def client_of(life: str, folder: ModelFolder, **config: Any) -> Generator[EngineClient]:
-    """A client of an engine, closed at the end."""
-    if life == "inproc":
-        client: EngineClient = InprocClient(tiny_core(folder, **config))
-    else:
-        client = RemoteClient(open_port(life, folder, **config))
-    try:
-        yield client
-    finally:
-        client.close()
+def launch(
+    folder: ModelFolder, *, composer: str = "support.lives:compose", vigil: Vigil | None = None, **config: Any
+) -> Launch:
+    """What starts the small model's engine in a process; `composer` gets `config` and the folder."""
+    order = {"folder": {"name": folder.name, "path": str(folder.path)}, "config": config}
+    return Launch(composer=composer, payload=msgspec.json.encode(order), vigil=vigil or Vigil())
 
 
-@asynccontextmanager
-async def async_client_of(life: str, folder: ModelFolder, **config: Any) -> AsyncGenerator[AsyncEngineClient]:
-    """The same for asyncio."""
-    client = AsyncRemoteClient(open_port(life, folder, **config))
-    try:
-        yield client
-    finally:
-        client.close()
+def compose(payload: bytes) -> EngineCore:
+    """Called in the process."""
+    order = msgspec.json.decode(payload)
+    name, path = order["folder"]["name"], Path(order["folder"]["path"])
+    return tiny_core(ModelFolder(name=name, path=path, origin="made by a test"), **order["config"])
+
+
+def compose_failing(payload: bytes) -> EngineCore:
+    """Its first step raises."""
+    core = compose(payload)
+
+    def execute_model(output: SchedulerOutput) -> ModelRunnerOutput:
+        raise RuntimeError("the card has fallen out")
+
+    core.worker.execute_model = execute_model
+    return core
+
+
+def compose_refused(payload: bytes) -> EngineCore:
+    raise BackendError("no backend fits, for a reason")
+
+
+def compose_crashing(payload: bytes) -> EngineCore:
+    raise ZeroDivisionError("by nothing")
+
+
+def compose_vanishing(payload: bytes) -> EngineCore:
+    print("my last words", flush=True)
+    os._exit(3)
+
+
+def compose_talking(payload: bytes) -> EngineCore:
+    print("said in Python", flush=True)
+    os.write(1, b"said in C\n")
+    return compose(payload)
+
+
+def compose_slow(payload: bytes) -> EngineCore:
+    """A prompt of token 200 takes a step of 2 s; one of token 201 for ever."""
+    return _slow(payload, 2.0)
+
+
+def compose_very_slow(payload: bytes) -> EngineCore:
+    return _slow(payload, 20.0)
+
+
+def _slow(payload: bytes, seconds: float) -> EngineCore:
+    core = compose(payload)
+    execute = core.worker.execute_model
+
+    def execute_model(output: SchedulerOutput) -> ModelRunnerOutput:
+        for new in output.new_requests:
+            time.sleep({200: seconds, 201: 1e6}.get(new.token_ids[0], 0.0))
+        return execute(output)
+
+    core.worker.execute_model = execute_model
+    return core
+
+
+PORTS: dict[str, Callable[..., EnginePort]] = {"thread": _thread, "process": _process}
 
 
 def request(request_id: str, prompt: Iterable[int], **params: Any) -> EngineRequest:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 
-from headstock.core.engine import AsyncRemoteClient, EngineClient, RemoteClient
-from headstock.core.errors import EngineDeadError, InvalidInput
+from headstock.core.engine import AsyncRemoteClient, EngineClient, EnginePort, InprocClient, RemoteClient
+from headstock.core.errors import HeadstockError, InvalidInput
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import EngineRequest
-from support.lives import Fates, async_client_of, client_of, gather, open_port, request, run, run_async, soon
-from support.tiny import tiny_folder
+from support.lives import Fates, gather, open_port, request, run, run_async
+from support.tiny import tiny_core, tiny_folder
 
-LIVES = ["inproc", "thread"]
-REMOTE = LIVES[1:]
+REMOTE = ["thread", "process"]
+CONFIG = {"max_num_batched_tokens": 16, "max_model_len": 240, "block_size": 4}
+ROUNDS = itertools.count()
+"""Request ids are never used twice."""
 
 
 @pytest.fixture(scope="module")
@@ -22,167 +27,167 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
     return tiny_folder(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="module")
+def ports(folder: ModelFolder) -> Generator[dict[str, EnginePort]]:
+    """One engine of each life for the whole module: to start one takes longer than all that is asked of it."""
+    ports = {life: open_port(life, folder, **CONFIG) for life in REMOTE}
+    yield ports
+    for port in ports.values():
+        port.close()
+
+
+@pytest.fixture(scope="module")
+def inproc(folder: ModelFolder) -> InprocClient:
+    return InprocClient(tiny_core(folder, **CONFIG))
+
+
+@pytest.fixture(params=["inproc", *REMOTE])
+def client(request: pytest.FixtureRequest, inproc: InprocClient, ports: dict[str, EnginePort]) -> EngineClient:
+    return inproc if request.param == "inproc" else RemoteClient(ports[request.param])
+
+
+@pytest.fixture(params=REMOTE)
+def port(request: pytest.FixtureRequest, ports: dict[str, EnginePort]) -> EnginePort:
+    return ports[request.param]
+
+
 def workload() -> list[EngineRequest]:
-    """Greedy and seeded requests, short and chunked ones."""
+    """Greedy and seeded requests, short and chunked ones, with ids of their own: ``r0-17``, ``r1-17``…"""
     prompts = [[5, 9, 13], [7] * 20, list(range(30, 63)), [1], list(range(100, 117)), [5, 9, 13, 200, 201]]
+    turn = next(ROUNDS)
     return [
-        request(f"r{i}", prompt, **({"temperature": 1.0, "top_p": 0.9, "seed": i} if i % 2 else {}))
+        request(f"r{i}-{turn}", prompt, **({"temperature": 1.0, "top_p": 0.9, "seed": i} if i % 2 else {}))
         for i, prompt in enumerate(prompts)
     ]
+
+
+def plain(fates: Fates) -> Fates:
+    """Without the numbers of the turn."""
+    return {name.partition("-")[0]: fate for name, fate in fates.items()}
 
 
 @pytest.fixture(scope="module")
 def expected(folder: ModelFolder) -> Fates:
     """Each request by itself."""
-    fates: Fates = {}
-    with client_of("inproc", folder) as client:
-        for each in workload():
-            fates.update(run(client, [each]))
-    return fates
+    client = InprocClient(tiny_core(folder))
+    return {name: fate for each in workload() for name, fate in plain(run(client, [each])).items()}
 
 
-@pytest.mark.parametrize("life", LIVES)
-def test_every_life_gives_the_same_tokens(folder: ModelFolder, expected: Fates, life: str) -> None:
-    with client_of(life, folder, max_num_batched_tokens=16) as client:
-        assert run(client, workload()) == expected
-        assert run(client, workload()) == expected
-        stats = client.stats()
-        assert (stats.kv_usage, stats.num_running, stats.num_waiting) == (0, 0, 0)
-        assert stats.prefix_cache.num_hit_tokens > 0
-        assert client.reset_prefix_cache()
+def test_every_life_gives_the_same_tokens(client: EngineClient, expected: Fates) -> None:
+    assert plain(run(client, workload())) == expected
+    assert plain(run(client, workload())) == expected
+    stats = client.stats()
+    assert (stats.kv_usage, stats.num_running, stats.num_waiting) == (0, 0, 0)
+    assert stats.prefix_cache.num_hit_tokens > 0
+    assert client.reset_prefix_cache()
 
 
-@pytest.mark.parametrize("life", REMOTE)
-def test_so_does_asyncio(folder: ModelFolder, expected: Fates, life: str) -> None:
+def test_so_does_asyncio(port: EnginePort, expected: Fates) -> None:
     async def serve() -> tuple[Fates, float]:
-        async with async_client_of(life, folder, max_num_batched_tokens=16) as client:
-            return await run_async(client, workload()), (await client.stats()).kv_usage
+        client = AsyncRemoteClient(port)
+        client.check_health()
+        return plain(await run_async(client, workload())), (await client.stats()).kv_usage
 
     assert asyncio.run(serve()) == (expected, 0)
 
 
-@pytest.mark.parametrize("life", LIVES)
-def test_refusals_name_the_field_and_leave_nothing(folder: ModelFolder, expected: Fates, life: str) -> None:
-    with client_of(life, folder, max_model_len=64) as client:
-        for wrong, words in ((request("x", [3] * 64), "max_model_len"), (request("x", []), "empty")):
-            with pytest.raises(InvalidInput, match=words) as refused:
-                client.add_request(wrong)
-            assert refused.value.field == "prompt"
-        assert not client.has_unfinished_requests()
-        client.add_request(request("twice", [9] * 9))
-        with pytest.raises(InvalidInput, match="still runs") as refused:
-            client.add_request(request("twice", [1]))
-        assert refused.value.field == "request_id"
-        client.abort_requests(["twice"])
-        assert run(client, workload()) == expected
+def test_info_is_the_same_everywhere(client: EngineClient, inproc: InprocClient) -> None:
+    assert client.info == inproc.info
+    assert (client.info.max_model_len, client.info.block_size, client.info.num_engines) == (240, 4, 1)
 
 
-@pytest.mark.parametrize("life", LIVES)
-def test_the_longest_prompt_that_a_small_cache_admits_is_told(folder: ModelFolder, life: str) -> None:
-    with client_of(life, folder, block_size=4, kv_cache_memory_bytes=2**14) as client:
-        longest = client.info.max_model_len - 1
-        assert 0 < longest < 40
+def test_refusals_name_the_field_and_leave_nothing(client: EngineClient, expected: Fates) -> None:
+    turn = next(ROUNDS)
+    for prompt, words in (([3] * 240, "max_model_len"), ([], "empty")):
+        with pytest.raises(InvalidInput, match=words) as refused:
+            client.add_request(request(f"x-{turn}", prompt))
+        assert refused.value.field == "prompt"
+    assert not client.has_unfinished_requests()
+    client.add_request(request(f"twice-{turn}", [9] * 9))
+    with pytest.raises(InvalidInput, match="still runs") as refused:
+        client.add_request(request(f"twice-{turn}", [1]))
+    assert refused.value.field == "request_id"
+    client.abort_requests([f"twice-{turn}"])
+    assert plain(run(client, workload())) == expected
+
+
+def test_refusals_reach_asyncio(port: EnginePort, expected: Fates) -> None:
+    async def serve() -> Fates:
+        client, turn = AsyncRemoteClient(port), next(ROUNDS)
         with pytest.raises(InvalidInput, match="max_model_len"):
-            client.add_request(request("x", [3] * (longest + 1)))
-        tokens, reason = run(client, [request("y", [3] * longest)])["y"]
-        assert (len(tokens), reason) == (1, "length")
+            await client.add_request(request(f"x-{turn}", [3] * 240))
+        await client.add_request(request(f"twice-{turn}", [9] * 9, max_tokens=100))
+        with pytest.raises(InvalidInput, match="still runs"):
+            await client.add_request(request(f"twice-{turn}", [1]))
+        await client.abort_requests([f"twice-{turn}", f"twice-{turn}", "nobody"])
+        return plain(await run_async(client, workload()))
+
+    assert asyncio.run(serve()) == expected
 
 
-@pytest.mark.parametrize("life", LIVES)
-def test_aborts_at_any_time_are_harmless_and_leave_no_block(folder: ModelFolder, expected: Fates, life: str) -> None:
-    with client_of(life, folder, max_num_batched_tokens=16) as client:
-        long = [request(f"long{i}", range(200), max_tokens=40) for i in range(3)]
-        for each in long:
-            client.add_request(each)
-        for each in workload():
-            client.add_request(each)
-        client.get_outputs()  # of a step in which the first of them is in mid-prefill
-        ended = client.abort_requests(["long0", "nobody", "long0"])
-        assert [(o.request_id, o.finish_reason) for o in ended] == [("long0", "abort")]
-        assert client.abort_requests(["long0"]) == []
-        client.abort_requests(["long1", "long2"])
-        assert run(client) == expected
-        assert client.stats().kv_usage == 0
+def test_the_longest_prompt_gets_one_token(client: EngineClient) -> None:
+    turn = next(ROUNDS)
+    tokens, reason = run(client, [request(f"y-{turn}", [3] * 239)])[f"y-{turn}"]
+    assert (len(tokens), reason) == (1, "length")
 
 
-@pytest.mark.parametrize("life", REMOTE)
-def test_a_task_that_waits_is_woken_by_the_end(folder: ModelFolder, life: str) -> None:
-    async def serve() -> None:
-        client = AsyncRemoteClient(open_port(life, folder))
-        client.check_health()
-        waiting = asyncio.create_task(client.get_outputs())
-        await asyncio.sleep(0)
-        await asyncio.to_thread(client.close)
-        client.close()
-        with pytest.raises(EngineDeadError, match="closed"):
-            await soon(waiting)
-        with pytest.raises(EngineDeadError):
-            client.check_health()
-        with pytest.raises(EngineDeadError):
-            await client.add_request(request("late", [1]))
-        with pytest.raises(EngineDeadError):
-            await client.stats()
-
-    asyncio.run(serve())
-
-
-@pytest.mark.parametrize("life", LIVES)
-def test_pauses_reach_every_life(folder: ModelFolder, expected: Fates, life: str) -> None:
-    with client_of(life, folder, max_num_batched_tokens=16) as client:
-        for each in workload():
-            client.add_request(each)
-        client.pause("wait")
-        steps = client.stats().num_steps
-        later = request("later", [5, 9, 13])
-        client.add_request(later)
-        assert client.stats().num_steps == steps
-        fates = _until(client, set(expected))
-        client.resume()
-        fates.update(run(client))
-        assert fates.pop("later") == expected["r0"]
-        assert fates == expected
-
-
-def _until(client: EngineClient, wanted: set[str]) -> Fates:
+def test_aborts_at_any_time_are_harmless_and_leave_no_block(client: EngineClient, expected: Fates) -> None:
+    turn = next(ROUNDS)
+    ids = [f"long{i}-{turn}" for i in range(3)]
+    for each in [*(request(i, range(200), max_tokens=40) for i in ids), *workload()]:
+        client.add_request(each)
     fates: Fates = {}
-    while wanted - {i for i, (_, reason) in fates.items() if reason}:
+    gather(client.get_outputs(), fates)  # of a step that had the first of them in mid-prefill, or before it
+    ended = client.abort_requests([ids[0], "nobody", ids[0]])
+    assert [(o.request_id, o.finish_reason) for o in ended] == [(ids[0], "abort")]
+    assert client.abort_requests(ids[:1]) == []
+    client.abort_requests(ids[1:])
+    while client.has_unfinished_requests():
         gather(client.get_outputs(), fates)
-    return fates
+    assert {name: fate for name, fate in plain(fates).items() if "long" not in name} == expected
+    assert client.stats().kv_usage == 0
 
 
-@pytest.mark.parametrize("life", REMOTE)
-def test_an_aborting_pause_tells_every_request(folder: ModelFolder, life: str) -> None:
-    with client_of(life, folder) as client:
-        assert isinstance(client, RemoteClient)
-        for each in (request("a", range(100), max_tokens=100), request("b", [1], max_tokens=100)):
-            client.add_request(each)
-        client.pause("abort")
-        assert {i: reason for i, (_, reason) in run(client).items()} == {"a": "abort", "b": "abort"}
-        client.sleep(2)
-        client.add_request(request("c", [5, 9, 13]))
-        client.wake_up()
-        client.resume()
-        assert run(client)["c"][1] == "length"
+def test_a_pause_that_waits_lets_requests_finish(client: EngineClient, expected: Fates) -> None:
+    here, later = workload(), replace(workload()[0], request_id=f"later-{next(ROUNDS)}")
+    for each in here:
+        client.add_request(each)
+    client.pause("wait")
+    steps = client.stats().num_steps
+    client.add_request(later)
+    assert client.stats().num_steps == steps
+    fates: Fates = {}
+    while sum(reason is not None for _, reason in fates.values()) < len(here):
+        gather(client.get_outputs(), fates)
+    client.resume()
+    fates.update(run(client))
+    assert plain(fates) == {**expected, "later": expected["r0"]}
 
 
-class Broken(Exception):
-    """Not one of ours."""
+def test_a_pause_that_aborts_tells_every_request_and_then_the_engine_can_sleep(
+    client: EngineClient, expected: Fates
+) -> None:
+    turn = next(ROUNDS)
+    ids = [f"a-{turn}", f"b-{turn}"]
+    for i in ids:
+        client.add_request(request(i, range(100), max_tokens=100))
+    if not isinstance(client, InprocClient):
+        with pytest.raises(HeadstockError, match="pause it first"):
+            client.sleep()
+    client.pause("abort")
+    assert {i: reason for i, (_, reason) in run(client).items()} == dict.fromkeys(ids, "abort")
+    client.sleep(2)
+    again = workload()
+    for each in again:
+        client.add_request(each)
+    client.wake_up()
+    client.resume()
+    assert plain(run(client)) == expected
 
 
-def test_a_step_that_raises_ends_the_engine_for_everybody(folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headstock.core.worker.worker import Worker
-
-    def fail(self: Worker, output: object) -> None:
-        raise Broken("the card has fallen out")
-
-    async def serve() -> None:
-        async with async_client_of("thread", folder) as client:
-            monkeypatch.setattr(Worker, "execute_model", fail)
-            await client.add_request(request("a", [1]))
-            with pytest.raises(EngineDeadError, match="fallen out") as died:
-                await soon(client.get_outputs())
-            assert "execute_model" in died.value.details
-            with pytest.raises(EngineDeadError, match="fallen out"):
-                client.check_health()
-
-    asyncio.run(serve())
+def test_what_the_engine_refuses_of_a_call_comes_back_as_it_was_raised(client: EngineClient) -> None:
+    with pytest.raises(InvalidInput, match="abort, wait, keep") as refused:
+        client.pause("never")  # type: ignore[arg-type]
+    assert refused.value.field == "mode"
+    with pytest.raises(InvalidInput, match="level"):
+        client.sleep(7)
