@@ -181,8 +181,9 @@ class _Link:
                 continue
             next_tick = time.monotonic() + self._vigil.beat
             pulse.tick()
-            verdict = pulse.verdict(stopped=pulse.suspicious and self.child.stopped)
-            if verdict is None and not self.started.done() and time.monotonic() - begun > self._vigil.start:
+            started = self.started.done()
+            verdict = pulse.verdict(stopped=pulse.suspicious and self.child.stopped, started=started)
+            if verdict is None and not started and time.monotonic() - begun > self._vigil.start:
                 verdict = f"it has not started within {self._vigil.start:.0f} s"
             if verdict is not None:
                 return self._death(verdict)

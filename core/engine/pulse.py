@@ -57,15 +57,16 @@ class Pulse:
         """Another `Vigil.beat` seconds went by."""
         self._missed += 1
 
-    def verdict(self, *, stopped: bool) -> str | None:
+    def verdict(self, *, stopped: bool, started: bool) -> str | None:
         """Why the process counts as dead; None while it does not.
 
-        One that is not stopped may be inside native code that lets no other thread run, so it has a step's time.
+        One that is not stopped may be inside native code that lets no other thread run: it has a step's time, or while
+        it starts, all the time for that.
         """
         silent = self._missed * self._vigil.beat
         if stopped and self.suspicious:
             return f"its process is stopped and has not answered for {silent:.1f} s"
-        limit = self._vigil.step_limit(self._last.longest_step)
+        limit = self._vigil.step_limit(self._last.longest_step) if started else self._vigil.start
         if silent > limit:
             return f"its process has not answered for {silent:.0f} s (limit {limit:.0f} s)"
         return None

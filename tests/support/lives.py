@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 
 from headstock.core.engine import (
     AsyncEngineClient,
+    AsyncRemoteClient,
     EngineClient,
     EngineCore,
     EnginePort,
@@ -113,6 +115,16 @@ def _slow(payload: bytes, seconds: float) -> EngineCore:
 
 
 PORTS: dict[str, Callable[..., EnginePort]] = {"thread": _thread, "process": _process}
+
+
+@asynccontextmanager
+async def async_client_of(life: str, folder: ModelFolder, **config: Any) -> AsyncGenerator[AsyncEngineClient]:
+    """A client of an engine of its own, closed at the end."""
+    client = AsyncRemoteClient(open_port(life, folder, **config))
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 def request(request_id: str, prompt: Iterable[int], **params: Any) -> EngineRequest:

@@ -24,7 +24,7 @@ from headstock.core.errors import BackendError, EngineDeadError, HeadstockError
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import EngineCoreOutput
 from headstock.core.worker.worker import Worker
-from support.lives import PATIENCE, launch, open_port, request, run, soon
+from support.lives import PATIENCE, launch, open_port, request, run, run_async, soon
 from support.tiny import tiny_core, tiny_folder
 
 SECONDS = 5.0
@@ -62,8 +62,7 @@ def test_everybody_who_waits_is_told(folder: ModelFolder, fate: signal.Signals, 
     async def serve() -> None:
         with process(folder) as port:
             client = AsyncRemoteClient(port)
-            await client.add_request(request("a", [1], max_tokens=3))
-            assert (await soon(client.get_outputs()))[0].request_id == "a"
+            assert (await run_async(client, [request("a", [1])]))["a"][1] == "length"
             await client.pause("keep")
             for i in range(3):
                 await client.add_request(request(f"b{i}", [1, 2, 3]))
@@ -254,7 +253,6 @@ def test_closing_is_quick_and_may_be_done_again(folder: ModelFolder) -> None:
         client.close()
         assert left_behind(port.pid) == []
         with pytest.raises(EngineDeadError, match="closed"):
-            while True:
-                client.get_outputs()  # what came before
+            run(client)  # what came before is told
         with pytest.raises(EngineDeadError, match="closed"):
             client.add_request(request("b", [1]))
