@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import typer
 
+from .engine.command import latency, throughput
 from .kernels.command import kernels
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, context_settings=HELP_OPTIONS)
-app.command(context_settings=HELP_OPTIONS)(kernels)
+for command in (kernels, throughput, latency):
+    app.command(context_settings=HELP_OPTIONS)(command)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure attention backends against each other and against the machine."""
+    """Measure attention backends: kernels against each other and the machine, and whole engines."""

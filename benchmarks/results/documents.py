@@ -74,6 +74,37 @@ def _kernel_row(row: Document, about: Mapping[str, Document]) -> Iterator[Measur
             )
 
 
+def _engine(document: Document) -> list[Run]:
+    kind, machine, threads = document["kind"], document["machine"], document["threads"]
+    workload = f"{document['model']} {document['workload']} {document['dtype']} {threads} threads"
+    measurements = tuple(
+        Measurement(
+            subject=arm["name"],
+            workload=workload,
+            metric=name,
+            unit=series["unit"],
+            better="higher" if name.endswith("_throughput") else "lower",
+            value=series["median"],
+            samples=tuple(series["samples"]),
+            package=arm["package"],
+            source_hash=arm["source_hash"],
+        )
+        for arm in document["arms"]
+        for name, series in (arm["metrics"] or {}).items()
+    )
+    return [
+        Run.of(
+            kind=kind,
+            source="headstock",
+            when=machine["when"],
+            command=document["command"],
+            machine=machine,
+            versions={name: machine[name] for name in ("headstock", "torch", "python") if name in machine},
+            measurements=measurements,
+        )
+    ]
+
+
 def _check(document: Document) -> list[Run]:
     failed = len(document["failures"]) + document["unrun"]
     passed = sum(convention["passed"] for convention in document["conventions"])
@@ -102,6 +133,8 @@ def _check(document: Document) -> list[Run]:
 READERS: dict[str | int, Callable[[Document], list[Run]]] = {
     EXPORT: _export,
     "headstock.bench.kernels/1": _kernels,
+    "headstock.bench.throughput/1": _engine,
+    "headstock.bench.latency/1": _engine,
     1: _check,
 }
 """Value of the field ``schema`` → reader; `headstock check` has a bare number."""

@@ -118,7 +118,7 @@ class EngineOptions:
     kv_cache_memory: Annotated[
         str | None, Option(help="Size of the KV cache, e.g. 512M (measured).", metavar="SIZE", rich_help_panel=ENGINE)
     ] = None
-    seed: Annotated[int, Option(help="Of sampling.", rich_help_panel=ENGINE)] = 0
+    seed: Annotated[int, Option(help="Of all that is random.", rich_help_panel=ENGINE)] = 0
 
     def settings(self) -> dict[str, Any]:
         """As `LLM` takes them."""
