@@ -7,12 +7,12 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headstock.core.engine import AsyncLLMEngine, AsyncRemoteClient, ThreadPort
+from headstock.core.engine import AsyncLLMEngine, AsyncRemoteClient, EngineCore, ThreadPort
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import SchedulerStats
 from headstock.core.text import ChatTemplate
@@ -84,7 +84,9 @@ class Served:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, given | (headers or {}))
             response = connection.getresponse()
-            return Reply(status=response.status, headers=dict(response.getheaders()), body=response.read())
+            return Reply(
+                status=response.status, headers={k.lower(): v for k, v in response.getheaders()}, body=response.read()
+            )
         finally:
             connection.close()
 
@@ -98,6 +100,7 @@ class Reply:
 
     status: int
     headers: dict[str, str]
+    """Names in lower case."""
     body: bytes
 
     @property
@@ -134,14 +137,21 @@ def served(
     metrics_prefix: str = "vllm",
     provider: Any = None,
     engine: dict[str, Any] | None = None,
+    prepare: Callable[[EngineCore], None] | None = None,
     **settings: Any,
 ) -> Generator[Served]:
-    """A server over `folder`, ended at the end. `engine` goes into the `EngineConfig`, `settings` to the server."""
+    """A server over `folder`, ended at the end. `engine` goes into the `EngineConfig`, `settings` to the server.
+
+    `prepare` may change the core before it runs.
+    """
     values = ServerSettings(
         **{"model_names": ("tiny",), "shutdown_timeout": 0.0, "metrics_prefix": metrics_prefix, **settings}
     )
     metrics = Metrics(values.metrics_prefix, values.model_names[0])
-    client = AsyncRemoteClient(ThreadPort(tiny_core(folder, provider, **(engine or {}))))
+    core = tiny_core(folder, provider, **(engine or {}))
+    if prepare is not None:
+        prepare(core)
+    client = AsyncRemoteClient(ThreadPort(core))
     state = ServerState(
         engine=AsyncLLMEngine(client, tiny_inputs(folder), metrics),
         template=ChatTemplate({"default": TEMPLATE}, {}),
@@ -152,6 +162,7 @@ def served(
     loop = asyncio.new_event_loop()
     with address.open() as listening:
         port = listening.getsockname()[1]
+        listening.listen()  # whoever connects before the loop runs waits
         thread = threading.Thread(target=loop.run_until_complete, args=(server.run_until_told(listening),))
         thread.start()
         try:
