@@ -47,6 +47,7 @@ class LLM:
         memory_utilization: float = 0.9,
         scheduling_policy: Policy = "fcfs",
         long_prefill_token_threshold: int = 0,
+        enforce_eager: bool = False,
     ) -> None:
         """Find the model, choose a backend for every layer, load the weights, size the KV cache.
 
@@ -77,6 +78,7 @@ class LLM:
             memory_utilization=memory_utilization,
             scheduling_policy=scheduling_policy,
             long_prefill_token_threshold=long_prefill_token_threshold,
+            enforce_eager=enforce_eager,
             seed=seed,
         )
         self.folder = resolve_model(model)

@@ -69,8 +69,8 @@ class AttentionBatch:
     `query_start_loc[r]:query_start_loc[r+1]`.
 
     Rows are ordered decode, extend, prefill (see `RowCounts`). Padding: slot -1 writes nothing, padded table entries
-    name the
-    null block 0, padded `seq_lens` are as the backend declared; `num_reqs` and `num_tokens` count only what is real.
+    name the null block 0, padded `seq_lens` are as the backend declared; `num_reqs` and `num_tokens` count only what is
+    real. With `graph`, tensors have its sizes, and rows of padding own a token each, as the real ones do.
     """
 
     num_reqs: int

@@ -58,14 +58,21 @@ class Workspace:
     def __init__(self, device: str) -> None:
         self._device = device
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        self._kept: list[Tensor] = []
 
     @property
     def nbytes(self) -> int:
         """Bytes held; the profiling run counts them."""
-        return self._buffer.numel()
+        outgrown = sum(kept.numel() for kept in self._kept if kept is not self._buffer)
+        return self._buffer.numel() + outgrown
 
     def get(self, nbytes: int) -> Tensor:
         """uint8 (nbytes,), uninitialised."""
         if nbytes > self._buffer.numel():
             self._buffer = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
         return self._buffer[:nbytes]
+
+    def keep(self) -> None:
+        """Never give the present memory back, though it is outgrown: a captured graph works there."""
+        if not any(kept is self._buffer for kept in self._kept):
+            self._kept.append(self._buffer)

@@ -47,6 +47,9 @@ class EngineConfig:
     scheduling_policy: Policy = "fcfs"
     long_prefill_token_threshold: int = 0
     """Most tokens of one prompt in one step; 0 is no limit."""
+    enforce_eager: bool = False
+    """Launch every kernel by itself. Otherwise decode steps are captured into device graphs, where the device has them
+    and all chosen backends can be captured."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -58,8 +61,9 @@ class EngineConfig:
                 raise InvalidInput(name, f"must be an integer, not {value!r}")
             if not low <= value <= high:
                 raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
-        if not isinstance(self.enable_prefix_caching, bool):
-            raise InvalidInput("enable_prefix_caching", f"must be True or False, not {self.enable_prefix_caching!r}")
+        for name in ("enable_prefix_caching", "enforce_eager"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InvalidInput(name, f"must be True or False, not {value!r}")
         if not isinstance(self.dtype, str):
             raise InvalidInput("dtype", f"must be a name, not {self.dtype!r}")
         share = self.memory_utilization

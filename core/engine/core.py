@@ -42,6 +42,7 @@ class EngineCore:
             max_model_len=length,
             kv_cache_memory_bytes=config.kv_cache_memory_bytes,
             memory_utilization=config.memory_utilization,
+            enforce_eager=config.enforce_eager,
         )
         scheduler_config = SchedulerConfig(
             max_model_len=length,

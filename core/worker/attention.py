@@ -74,15 +74,23 @@ class AttentionGroups:
         """Most query tokens of a decode row that every backend takes as one."""
         return min(g.backend.capabilities(self._device).decode_query_len for g in self.groups)
 
-    def context(self, batches: Sequence[AttentionBatch]) -> ForwardContext:
-        """Plan a step, for each group from the batch of its KV group."""
-        plans: list[Any] = []
-        for group in self.groups:
-            plan = group.backend.plan(batches[group.kv_group])
+    @property
+    def padded_seq_len(self) -> int:
+        """Length that rows of padding must have: 1 where any backend needs that, which does no harm to the others."""
+        return max(g.backend.capabilities(self._device).padded_seq_len for g in self.groups)
+
+    def plan(self, batches: Sequence[AttentionBatch]) -> ForwardContext:
+        """Plan a step, for each group from the batch of its KV group: host work."""
+        return ForwardContext(
+            layers=self._layers,
+            plans=tuple([group.backend.plan(batches[group.kv_group]) for group in self.groups]),
+            slot_mappings=tuple([_slots(batches[group.kv_group]) for group in self.groups]),
+        )
+
+    def prepare(self, context: ForwardContext) -> None:
+        """The device work of a step that comes before its first layer."""
+        for group, plan in zip(self.groups, context.plans, strict=True):
             group.backend.prepare(plan)
-            plans.append(plan)
-        slots = tuple(_slots(batches[group.kv_group]) for group in self.groups)
-        return ForwardContext(layers=self._layers, plans=tuple(plans), slot_mappings=slots)
 
 
 def _slots(batch: AttentionBatch) -> torch.Tensor:

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention import AttentionBatch, RowCounts
+from ..attention import AttentionBatch, GraphKey, RowCounts
 from .block_tables import BlockTable
 from .states import Ints, RequestStates
+
+NDArrayLike = np.ndarray[tuple[int, ...], np.dtype[np.integer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,35 +34,48 @@ class StepInputs:
     """Indices of the requests whose known tokens are all computed after this step: they get a new token."""
     batches: tuple[AttentionBatch, ...]
     """One a KV group."""
+    graph: GraphKey | None = None
+    """Of the device graph that can compute this step; then the device tensors are padded to its sizes."""
+
+    def buffers(self) -> tuple[Tensor, ...]:
+        """The device tensors that change from step to step."""
+        own = [(b.query_start_loc, b.seq_lens, b.block_table, b.slot_mapping) for b in self.batches]
+        return (self.input_ids, self.positions, *(t for tensors in own for t in tensors if t is not None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferSizes:
+    """What an `InputBuilder` has room for."""
+
+    max_num_seqs: int
+    max_num_tokens: int
+    max_model_len: int
+    widths: tuple[int, ...]
+    """Columns of the block table, one a KV group."""
+    graph_sizes: tuple[int, ...] = ()
+    """Numbers of rows, ascending, to which steps of single-token rows are padded; larger steps are not."""
 
 
 class InputBuilder:
-    """Owner of the buffers that carry a step to the device; sized once, reused every step."""
+    """Owner of the buffers that carry a step to the device; sized once, reused every step, never moved."""
 
-    def __init__(
-        self,
-        states: RequestStates,
-        tables: Sequence[BlockTable],
-        max_num_tokens: int,
-        device: str,
-        decode_query_len: int,
-    ) -> None:
-        self._states = states
-        self._tables = tables
+    def __init__(self, sizes: BufferSizes, device: str, *, decode_query_len: int, padded_seq_len: int = 0) -> None:
+        self._sizes = sizes
         self._decode_query_len = decode_query_len
-        self._device = device
-        rows = len(states.num_tokens)
-        self._input_ids = _Buffer((max_num_tokens,), torch.int64, device)
-        self._positions = _Buffer((max_num_tokens,), torch.int64, device)
+        self._padded_seq_len = padded_seq_len
+        rows, tokens = sizes.max_num_seqs, sizes.max_num_tokens
+        self._input_ids = _Buffer((tokens,), torch.int64, device)
+        self._positions = _Buffer((tokens,), torch.int64, device)
         self._query_start_loc = _Buffer((rows + 1,), torch.int32, device)
         self._seq_lens = _Buffer((rows,), torch.int32, device)
-        self._slot_mappings = [_Buffer((max_num_tokens,), torch.int64, device) for _ in tables]
-        self._block_tables = [_Buffer((rows, table.width), torch.int32, device) for table in tables]
+        self._slot_mappings = [_Buffer((tokens,), torch.int64, device) for _ in sizes.widths]
+        self._block_tables = [_Buffer((rows, width), torch.int32, device) for width in sizes.widths]
 
-    def build(self, num_scheduled_tokens: Mapping[str, int]) -> StepInputs:
+    def build(
+        self, states: RequestStates, tables: Sequence[BlockTable], num_scheduled_tokens: Mapping[str, int]
+    ) -> StepInputs:
         """Inputs for computing so many tokens of each of these requests."""
         ids = list(num_scheduled_tokens)
-        states = self._states
         slots = states.slots(ids)
         query_lens = np.fromiter(num_scheduled_tokens.values(), dtype=np.int64, count=len(ids))
         computed = states.num_computed_tokens[slots]
@@ -74,51 +89,107 @@ class InputBuilder:
         positions = np.arange(starts[-1]) - (starts[:-1] - computed)[row_of_token]
         slot_of_token = slots[row_of_token]
         seq_lens = computed + query_lens
-        batches = self._batches(starts, seq_lens, query_lens, sort, slots, slot_of_token, positions)
+        rows = _Rows(
+            query_lens=query_lens,
+            seq_lens=seq_lens,
+            sort=sort,
+            starts=starts,
+            block_tables=[table.rows(slots, computed) for table in tables],
+            slot_mappings=[table.slot_mapping(slot_of_token, positions) for table in tables],
+            max_seq_len=int(seq_lens.max()),
+        )
+        key = self._graph_key(rows)
+        num_tokens = None if key is None else key.padded_tokens
         return StepInputs(
             request_ids=tuple(ids[i] for i in order),
             slots=slots,
             query_lens=query_lens,
-            input_ids=self._input_ids.fill(states.token_ids[slot_of_token, positions]),
-            positions=self._positions.fill(positions),
+            input_ids=self._input_ids.fill(states.token_ids[slot_of_token, positions], num_tokens),
+            positions=self._positions.fill(positions, num_tokens),
             logits_rows=starts[1:] - 1,
             complete=np.flatnonzero(seq_lens == states.num_tokens[slots]),
-            batches=batches,
+            batches=self._batches(rows, key),
+            graph=key,
         )
 
-    def _batches(
-        self,
-        starts: Ints,
-        seq_lens: Ints,
-        query_lens: Ints,
-        sort: Ints,
-        slots: Ints,
-        slot_of_token: Ints,
-        positions: Ints,
-    ) -> tuple[AttentionBatch, ...]:
-        query_start_loc, lengths = self._query_start_loc.fill(starts), self._seq_lens.fill(seq_lens)
+    def blank(self, size: int) -> StepInputs:
+        """Inputs to capture a graph of `size` single-token rows with: they read the null block and write nothing."""
+        none, ones = np.zeros(size, dtype=np.int64), np.ones(size, dtype=np.int64)
+        rows = _Rows(
+            query_lens=ones,
+            seq_lens=ones,
+            sort=none,
+            starts=np.arange(size + 1),
+            block_tables=[np.zeros((size, width), dtype=np.int32) for width in self._sizes.widths],
+            slot_mappings=[-ones for _ in self._sizes.widths],
+            max_seq_len=self._sizes.max_model_len,  # so that kernels choose what serves every replay
+        )
+        key = GraphKey(padded_reqs=size, padded_tokens=size, capturing=True)
+        return StepInputs(
+            request_ids=(),
+            slots=none,
+            query_lens=ones,
+            input_ids=self._input_ids.fill(none),
+            positions=self._positions.fill(none),
+            logits_rows=none,
+            complete=none[:0],
+            batches=self._batches(rows, key),
+            graph=key,
+        )
+
+    def _graph_key(self, rows: _Rows) -> GraphKey | None:
+        """The smallest graph for rows that all are decodes of one token; None where there is none."""
+        if rows.sort.any() or rows.query_lens.max() > 1:
+            return None
+        size = next((size for size in self._sizes.graph_sizes if size >= len(rows.sort)), None)
+        return None if size is None else GraphKey(padded_reqs=size, padded_tokens=size, capturing=False)
+
+    def _batches(self, rows: _Rows, key: GraphKey | None) -> tuple[AttentionBatch, ...]:
+        """A batch a KV group. Rows that pad a graph have a token each, as the others do."""
+        num_reqs, num_tokens = None if key is None else key.padded_reqs, None if key is None else key.padded_tokens
+        starts = rows.starts if num_reqs is None else np.arange(num_reqs + 1)
+        query_start_loc = self._query_start_loc.fill(starts)
+        seq_lens = self._seq_lens.fill(rows.seq_lens, num_reqs, self._padded_seq_len)
         starts_cpu, lengths_cpu = self._query_start_loc.host(len(starts)), self._seq_lens.host(len(seq_lens))
-        rows = np.bincount(sort, minlength=3).tolist()
-        tokens = np.bincount(sort, weights=query_lens, minlength=3).astype(np.int64).tolist()
+        counts = np.bincount(rows.sort, minlength=3).tolist()
+        tokens = np.bincount(rows.sort, weights=rows.query_lens, minlength=3).astype(np.int64).tolist()
         return tuple(
             AttentionBatch(
-                num_reqs=len(slots),
-                num_tokens=len(positions),
-                counts=RowCounts.of(rows, tokens),
+                num_reqs=len(rows.sort),
+                num_tokens=int(rows.starts[-1]),
+                counts=RowCounts.of(counts, tokens),
                 query_start_loc=query_start_loc,
                 query_start_loc_cpu=starts_cpu,
-                max_query_len=int(query_lens.max()),
-                seq_lens=lengths,
+                max_query_len=int(rows.query_lens.max()),
+                seq_lens=seq_lens,
                 seq_lens_cpu=lengths_cpu,
                 seq_lens_cpu_upper_bound=lengths_cpu,
-                max_seq_len=int(seq_lens.max()),
-                block_table=block_ids.fill(table.rows(slots, seq_lens - query_lens)),
-                slot_mapping=slot_mapping.fill(table.slot_mapping(slot_of_token, positions)),
+                max_seq_len=rows.max_seq_len,
+                block_table=block_table.fill(ids, num_reqs),
+                slot_mapping=slot_mapping.fill(slots, num_tokens, -1),
+                graph=key,
             )
-            for table, block_ids, slot_mapping in zip(
-                self._tables, self._block_tables, self._slot_mappings, strict=True
+            for ids, slots, block_table, slot_mapping in zip(
+                rows.block_tables, rows.slot_mappings, self._block_tables, self._slot_mappings, strict=True
             )
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """R real rows of a step, in the order decode, extend, prefill; T tokens."""
+
+    query_lens: Ints
+    seq_lens: Ints
+    sort: Ints
+    """0 for decodes, 1 for extends, 2 for prefills."""
+    starts: Ints
+    """(R+1,)"""
+    block_tables: Sequence[NDArrayLike]
+    """(R, width), one a KV group."""
+    slot_mappings: Sequence[Ints]
+    """(T,), one a KV group."""
+    max_seq_len: int
 
 
 class _Buffer:
@@ -130,10 +201,11 @@ class _Buffer:
         self._array = self._host.numpy()
         self._there = torch.zeros(shape, dtype=dtype, device=device) if on_device else self._host
 
-    def fill(self, values: NDArrayLike) -> Tensor:
-        """Put `values` into the first rows; returns those rows on the device."""
-        count = len(values)
-        self._array[:count] = values
+    def fill(self, values: NDArrayLike, size: int | None = None, padding: int = 0) -> Tensor:
+        """Put `values` into the first rows, and `padding` behind them up to `size`; those rows on the device."""
+        count = size or len(values)
+        self._array[: len(values)] = values
+        self._array[len(values) : count] = padding
         if self._there is not self._host:
             self._there[:count].copy_(self._host[:count], non_blocking=True)
         return self._there[:count]
@@ -141,6 +213,3 @@ class _Buffer:
     def host(self, count: int) -> Tensor:
         """The first rows on the host, as last filled."""
         return self._host[:count]
-
-
-NDArrayLike = np.ndarray[tuple[int, ...], np.dtype[np.integer]]

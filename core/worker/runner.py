@@ -16,7 +16,8 @@ from ..sampling import Sampler, SamplingStates, prompt_logprobs
 from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from .attention import AttentionGroups
 from .block_tables import BlockTable
-from .inputs import InputBuilder, StepInputs
+from .graphs import Recorder, StepGraphs
+from .inputs import BufferSizes, InputBuilder, StepInputs
 from .states import Ints, RequestStates
 
 LOGITS_ROWS = 256
@@ -45,17 +46,47 @@ class RunnerLimits:
     vocab_size: int
     groups: tuple[KVGroupSpec, ...]
     """The KV groups."""
+    graph_sizes: tuple[int, ...] = ()
+    """Sizes of decode steps that are captured into device graphs, ascending."""
 
 
 class ModelRunner:
     """Executes one `SchedulerOutput` after the other. It keeps a mirror of the requests, never a reference to them."""
 
-    def __init__(self, model: Model, attention: AttentionGroups, limits: RunnerLimits, device: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        attention: AttentionGroups,
+        limits: RunnerLimits,
+        device: str,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """With a `recorder`, `capture` is to be called before the first step."""
         self._model = model
         self._attention = attention
         self._limits = limits
         self._device = device
         self.forget_requests()
+        self._inputs = InputBuilder(
+            BufferSizes(
+                max_num_seqs=limits.max_num_seqs,
+                max_num_tokens=limits.max_num_tokens,
+                max_model_len=limits.max_model_len,
+                widths=tuple(table.width for table in self._tables),
+                graph_sizes=limits.graph_sizes,
+            ),
+            device,
+            decode_query_len=attention.decode_query_len,
+            padded_seq_len=attention.padded_seq_len,
+        )
+        self._graphs = None if recorder is None else StepGraphs(recorder, attention, model)
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture a graph for each size, the largest first, whose memory the others use again."""
+        if self._graphs is not None:
+            for size in reversed(self._limits.graph_sizes):
+                self._graphs.capture(self._inputs.blank(size))
 
     def forget_requests(self) -> None:
         """Begin with empty arrays; every request that goes on has to be sent as new."""
@@ -68,9 +99,6 @@ class ModelRunner:
         self._sampling = SamplingStates(limits.max_num_seqs, limits.vocab_size, device)
         self._sampler = Sampler(self._sampling)
         self._prompt_logprobs: dict[str, int] = {}
-        self._inputs = InputBuilder(
-            self._states, self._tables, limits.max_num_tokens, device, self._attention.decode_query_len
-        )
 
     @torch.inference_mode()
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
@@ -78,12 +106,20 @@ class ModelRunner:
         self._update(output)
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput()
-        inputs = self._inputs.build(output.num_scheduled_tokens)
-        with forward_context(self._attention.context(inputs.batches)):
-            hidden = self._model(inputs.input_ids, inputs.positions)
+        inputs = self._inputs.build(self._states, self._tables, output.num_scheduled_tokens)
+        hidden = self._forward(inputs)
         prompts = {i: self._score_prompt(i, row, hidden, inputs) for row, i in self._scored(inputs)}
         self._states.num_computed_tokens[inputs.slots] += inputs.query_lens
         return self._sample(hidden, inputs, prompts)
+
+    def _forward(self, inputs: StepInputs) -> Tensor:
+        """Hidden states of the step's tokens; rows of padding follow where a graph computed it."""
+        if self._graphs is not None and inputs.graph is not None:
+            return self._graphs.replay(inputs)
+        context = self._attention.plan(inputs.batches)
+        self._attention.prepare(context)
+        with forward_context(context):
+            return self._model(inputs.input_ids, inputs.positions)
 
     def _update(self, output: SchedulerOutput) -> None:
         """Take over what changed since the last step."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..attention import Attention, AttentionSelection, AttentionSpec, Device, Limits
+from ..attention import Attention, AttentionSelection, AttentionSpec, Device, GraphSupport, Limits
 from ..kv import KVCacheConfig, KVGroupSpec, group_layers
 from ..model import Decoder, ModelConfig, ModelFolder, load_model
 from ..params import SamplingParams
 from ..scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .attention import AttentionGroups, allocate_caches, kv_layers
+from .graphs import Recorder, graph_sizes, recorder_for
 from .memory import HOST_MEMORY, KVBudget, cpu_budget, device_budget, given_budget, taking_memory
 from .runner import ModelRunner, RunnerLimits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class WorkerConfig:
     """None: find out."""
     memory_utilization: float
     """Share of an accelerator's memory that may be used in all."""
+    enforce_eager: bool = False
+    """No device graphs, though device and backends have them."""
 
 
 class Worker:
@@ -95,26 +101,46 @@ class Worker:
             f"(max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens})"
         )
         with taking_memory(what):
-            self.runner = self._runner(kv)
+            self.runner = self._runner(kv, self._recorder())
+            self.runner.capture()
 
-    def _runner(self, kv: KVCacheConfig) -> ModelRunner:
+    def _recorder(self) -> Recorder | None:
+        """What records device graphs; None, with the reason in the log, where none can be used."""
+        recorder = None if self.config.enforce_eager else recorder_for(self.config.device)
+        if recorder is None:
+            return None
+        support = {
+            choice.backend: choice.cls.capabilities(self.config.device).graph
+            for choice in self._selection.choices.values()
+        }
+        unable = [name for name, graph in support.items() if graph < GraphSupport.SINGLE_TOKEN]
+        if unable:
+            logger.info("no device graphs: backend %s cannot be captured", ", ".join(unable))
+            return None
+        return recorder
+
+    def _runner(self, kv: KVCacheConfig, recorder: Recorder | None = None) -> ModelRunner:
         config = self.config
+        rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+        sizes = () if recorder is None else graph_sizes(rows)
         limits = Limits(
             max_num_reqs=config.max_num_seqs,
             max_num_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             max_blocks_per_req=-(-config.max_model_len // self._selection.block_size),
+            capture_sizes=sizes,
         )
         attention = AttentionGroups(self._selection, config.device, limits)
         attention.bind(self._layers(), allocate_caches(self._selection, self._specs, kv, config.device), kv.groups)
-        sizes = RunnerLimits(
+        runner_limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_num_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             vocab_size=self._model_config.vocab_size,
             groups=kv.groups,
+            graph_sizes=sizes,
         )
-        return ModelRunner(self._model, attention, sizes, config.device.torch_device)
+        return ModelRunner(self._model, attention, runner_limits, config.device.torch_device, recorder)
 
     def use(self, specs: Mapping[str, AttentionSpec], selection: AttentionSelection) -> None:
         """Other backends for the layers of the loaded model; a cache for them is allocated next."""

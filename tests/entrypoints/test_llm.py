@@ -359,6 +359,7 @@ SETTINGS = {
     "memory_utilization": [0, -0.5, 1.1, NAN, "most"],
     "scheduling_policy": ["lifo", ""],
     "long_prefill_token_threshold": [-1, 0.5, None],
+    "enforce_eager": [None, 1, "yes"],
     "seed": [2**63, -(2**63) - 1, 0.5, None],
 }
 

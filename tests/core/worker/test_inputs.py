@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 
-from headstock.core.attention import RowCounts
+from headstock.core.attention import GraphKey, RowCounts
 from headstock.core.params import SamplingParams
 from headstock.core.scheduler.output import NewRequestData
 from headstock.core.worker.block_tables import BlockTable
-from headstock.core.worker.inputs import InputBuilder, StepInputs
+from headstock.core.worker.inputs import BufferSizes, InputBuilder, StepInputs
 from headstock.core.worker.states import RequestStates
 
 
@@ -26,12 +29,17 @@ def request(name: str, tokens: int, computed: int) -> NewRequestData:
     )
 
 
-def build(requests: list[tuple[str, int, int, list[int]]], scheduled: dict[str, int]) -> StepInputs:
-    """Inputs for requests of (name, known tokens, computed tokens, blocks of 4)."""
+SIZES = BufferSizes(max_num_seqs=8, max_num_tokens=64, max_model_len=64, widths=(16,))
+Given = list[tuple[str, int, int, list[int]]]
+"""Requests as (name, known tokens, computed tokens, blocks of 4)."""
+
+
+def build(requests: Given, scheduled: dict[str, int], builder: InputBuilder | None = None) -> StepInputs:
     states, table = RequestStates(8, 64), BlockTable(8, 64, 4)
     for name, tokens, computed, blocks in requests:
         table.append(states.add(request(name, tokens, computed)), blocks)
-    return InputBuilder(states, [table], 64, "cpu", 1).build(scheduled)
+    builder = builder or InputBuilder(SIZES, "cpu", decode_query_len=1)
+    return builder.build(states, [table], scheduled)
 
 
 def test_rows_are_flattened_in_the_order_decode_extend_prefill() -> None:
@@ -56,6 +64,61 @@ def test_rows_are_flattened_in_the_order_decode_extend_prefill() -> None:
 def test_only_requests_with_nothing_left_to_compute_get_a_token() -> None:
     inputs = build([("a", 8, 0, [1, 2]), ("b", 8, 4, [3, 4])], {"a": 4, "b": 4})
     assert [inputs.request_ids[i] for i in inputs.complete] == ["b"]
+
+
+THREE: Given = [("a", 9, 8, [9, 4, 6]), ("b", 6, 5, [7, 2]), ("c", 2, 1, [3])]
+
+
+@pytest.mark.parametrize("padded_seq_len", [0, 1])
+def test_a_step_of_single_tokens_is_padded_to_the_next_graph(padded_seq_len: int) -> None:
+    sizes = replace(SIZES, graph_sizes=(1, 2, 4, 8))
+    builder = InputBuilder(sizes, "cpu", decode_query_len=1, padded_seq_len=padded_seq_len)
+    build([("z", 40, 39, list(range(30, 40)))], {"z": 1}, builder)  # something that stood in the buffers before
+    blank = builder.blank(4)
+    inputs = build(THREE, {"a": 1, "b": 1, "c": 1}, builder)
+    assert inputs.graph == GraphKey(padded_reqs=4, padded_tokens=4, capturing=False)
+    (batch,) = inputs.batches
+    assert (batch.num_reqs, batch.num_tokens, batch.graph) == (3, 3, inputs.graph)
+    assert batch.counts == RowCounts(decodes=3, decode_tokens=3)
+    assert inputs.input_ids.tolist() == [108, 205, 301, 0]
+    assert inputs.positions.tolist() == [8, 5, 1, 0]
+    assert batch.query_start_loc.tolist() == [0, 1, 2, 3, 4]
+    assert batch.seq_lens.tolist() == [9, 6, 2, padded_seq_len]
+    assert batch.slot_mapping is not None
+    assert batch.slot_mapping.tolist() == [24, 9, 13, -1]
+    assert batch.block_table is not None
+    assert batch.block_table[:, :3].tolist() == [[9, 4, 6], [7, 2, 0], [3, 0, 0], [0, 0, 0]]
+    assert [len(inputs.logits_rows), len(inputs.complete), len(inputs.request_ids)] == [3, 3, 3]
+    addresses = [(t.data_ptr(), t.shape, t.dtype) for t in inputs.buffers()]
+    assert addresses == [(t.data_ptr(), t.shape, t.dtype) for t in blank.buffers()]
+
+
+@pytest.mark.parametrize(
+    ("requests", "scheduled"),
+    [
+        ([("a", 9, 7, [9, 4, 6])], {"a": 2}),
+        ([*THREE, ("d", 1, 0, [5])], {"a": 1, "b": 1, "c": 1, "d": 1}),
+        (THREE, {"a": 1, "b": 1, "c": 1}),
+    ],
+    ids=["two tokens", "a prompt of one token", "more rows than the largest"],
+)
+def test_other_steps_are_not_padded(requests: Given, scheduled: dict[str, int]) -> None:
+    builder = InputBuilder(replace(SIZES, graph_sizes=(1, 2)), "cpu", decode_query_len=4)
+    inputs = build(requests, scheduled, builder)
+    assert inputs.graph is None
+    assert inputs.batches[0].graph is None
+    assert len(inputs.positions) == sum(scheduled.values())
+
+
+def test_a_blank_step_reads_the_null_block_and_writes_nothing() -> None:
+    inputs = InputBuilder(SIZES, "cpu", decode_query_len=1).blank(3)
+    (batch,) = inputs.batches
+    assert batch.graph == GraphKey(padded_reqs=3, padded_tokens=3, capturing=True)
+    assert batch.block_table is not None
+    assert not batch.block_table.any()
+    assert batch.slot_mapping is not None
+    assert batch.slot_mapping.tolist() == [-1] * 3
+    assert (batch.num_reqs, batch.max_seq_len, batch.seq_lens.tolist()) == (3, 64, [1, 1, 1])
 
 
 def test_dtypes_are_those_of_the_contract() -> None:
