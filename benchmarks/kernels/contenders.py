@@ -76,29 +76,32 @@ class BackendContender:
         self._scene = build_scene(shape, pool, spec, layout, self._make, decode_query_len)
         self._out = torch.empty(shape.tokens, spec.num_heads, spec.head_size_v, dtype=self._scene.query.dtype)
 
-    def start(self, threads: int) -> Start:
+    def open(self) -> None:
+        """Make the backend, for as many threads as torch has now."""
         self._backend = self._make(self._scene.limits)
         self._backend.bind(self._scene.layer)
-        self._plan = self._planned()
-        (second,) = timed_calls(self._planned, 1, warm=False)
-        plans = timed_calls(self._planned, PLAN_CALLS if second < SLOW_PLAN_SECONDS else SLOW_PLAN_CALLS, warm=False)
         self._out.fill_(float("nan"))
+
+    def start(self, threads: int) -> Start:
+        self.open()
+        self.plan()
+        (second,) = timed_calls(self.plan, 1, warm=False)
+        plans = timed_calls(self.plan, PLAN_CALLS if second < SLOW_PLAN_SECONDS else SLOW_PLAN_CALLS, warm=False)
         begin = perf_counter()
-        self._call()
+        self.call()
         return Start(plan_seconds=median(plans), first_seconds=perf_counter() - begin, out=self._out)
 
     def turn(self, calls: int, warm: bool) -> Sequence[float]:
-        return timed_calls(self._call, calls, warm)
+        return timed_calls(self.call, calls, warm)
 
     def close(self) -> None:
         del self._scene, self._out
 
-    def _planned(self) -> Any:
-        plan = self._backend.plan(self._scene.batch)
-        self._backend.prepare(plan)
-        return plan
+    def plan(self) -> None:
+        self._plan = self._backend.plan(self._scene.batch)
+        self._backend.prepare(self._plan)
 
-    def _call(self) -> None:
+    def call(self) -> Tensor:
         scene = self._scene
         self._backend.forward(
             scene.layer,
@@ -109,3 +112,4 @@ class BackendContender:
             plan=self._plan,
             out=self._out,
         )
+        return self._out

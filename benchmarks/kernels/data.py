@@ -51,6 +51,21 @@ class Pool:
         """Large enough for each of `shapes`."""
         return cls(heads, dtype, max(s.length for s in shapes), max(s.tokens for s in shapes))
 
+    @classmethod
+    def read(cls, folder: Path, heads: tuple[int, int, int], dtype: str, tokens: int, queries: int) -> Pool:
+        """What another process wrote into `folder`, mapped and not copied."""
+        num_heads, num_kv_heads, size = heads
+
+        def numbers(name: str, rows: int, count: int) -> Tensor:
+            path, kind = str(folder / name), getattr(torch, dtype)
+            return torch.from_file(path, shared=True, size=rows * count * size, dtype=kind).view(rows, count, size)
+
+        pool = cls.__new__(cls)
+        pool.keys = numbers("keys", tokens, num_kv_heads)
+        pool.values = numbers("values", tokens, num_kv_heads)
+        pool.queries = numbers("queries", queries, num_heads)
+        return pool
+
     def offset(self, sequence: int) -> int:
         """Row of the pool at which a sequence starts."""
         return sequence * STEP % len(self.keys)

@@ -45,11 +45,17 @@ class Settings:
     budget: float
     """Seconds that a contender's turns of one row should fill."""
     block_size: int
+    overheads: bool = True
+    """Whether a call on one token is measured, too, for each head count."""
 
     def groups(self) -> list[list[Shape]]:
         """The shapes by head count, that of its overheads first."""
-        overheads = overhead_shapes(self.shapes)
-        return [[o, *(s for s in self.shapes if s.heads == o.heads and s != o)] for o in overheads]
+        first = {o.heads: [o] for o in overhead_shapes(self.shapes)} if self.overheads else {}
+        by_heads = {heads: list(first.get(heads, ())) for heads in dict.fromkeys(s.heads for s in self.shapes)}
+        for shape in self.shapes:
+            if shape not in by_heads[shape.heads]:
+                by_heads[shape.heads].append(shape)
+        return list(by_heads.values())
 
     def tasks(self) -> list[Task]:
         """All rows, in the order of the run."""

@@ -130,11 +130,43 @@ def _check(document: Document) -> list[Run]:
     ]
 
 
+def _ab(document: Document) -> list[Run]:
+    machine, about = document["machine"], {arm["label"]: arm for arm in document["arms"]}
+    wrong = {c["arm"] for c in document["comparisons"] if c["verdict"] in ("wrong", "failed")}
+    return [
+        Run.of(
+            kind="ab",
+            source="headstock",
+            when=machine["when"],
+            command=document["command"],
+            machine=machine,
+            versions={name: machine[name] for name in ("headstock", "torch", "python")},
+            measurements=tuple(
+                Measurement(
+                    subject=label,
+                    workload=line["name"],
+                    metric=line["metric"],
+                    unit=line["unit"],
+                    better=line["better"],
+                    value=value,
+                    samples=tuple(line["samples"].get(label, ())),
+                    right=label not in wrong,
+                    package=about[label]["package"],
+                    source_hash=about[label]["source_hash"],
+                )
+                for line in document["lines"]
+                for label, value in line["values"].items()
+            ),
+        )
+    ]
+
+
 READERS: dict[str | int, Callable[[Document], list[Run]]] = {
     EXPORT: _export,
     "headstock.bench.kernels/1": _kernels,
     "headstock.bench.throughput/1": _engine,
     "headstock.bench.latency/1": _engine,
+    "headstock.ab/1": _ab,
     1: _check,
 }
 """Value of the field ``schema`` → reader; `headstock check` has a bare number."""

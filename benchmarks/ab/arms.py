@@ -1,0 +1,88 @@
+"""`Arm`: what takes part in a comparison, and how people write it: ``NAME[{json options}][@ENV]``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import InvalidInput
+
+_NAME = re.compile(r"[^{@]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One side of a comparison."""
+
+    label: str
+    """As the user wrote it."""
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """As ``--attention-backend-config`` has them for this backend."""
+    python: str = sys.executable
+    """The interpreter of the environment it runs in."""
+
+    @property
+    def config(self) -> str | None:
+        """For ``--attention-backend-config``."""
+        return json.dumps({self.backend: dict(self.options)}) if self.options else None
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs in this environment."""
+        return self.python == sys.executable
+
+
+def read_arms(words: Sequence[str]) -> tuple[Arm, ...]:
+    """Two arms or more, the first of which the others are held against.
+
+    Raises `InvalidInput` naming the arm that is wrong, and where two are written alike.
+    """
+    if len(words) < 2:
+        raise InvalidInput("arms", "name two or more; the first is what the others are held against")
+    twice = [word for index, word in enumerate(words) if word in words[:index]]
+    if twice:
+        raise InvalidInput(
+            "arms", f"{twice[0]!r} is named twice; write the second {twice[0]}{{}} to compare a backend with itself"
+        )
+    return tuple(map(read_arm, words))
+
+
+def read_arm(word: str) -> Arm:
+    """Raises `InvalidInput` with the part that is wrong."""
+    name = _NAME.match(word)
+    if name is None or not name[0].strip():
+        raise InvalidInput("arms", f"{word!r} does not start with the name of a backend")
+    options, rest = _options(word, word[name.end() :])
+    python = sys.executable
+    if rest:
+        if not rest.startswith("@"):
+            raise InvalidInput("arms", f"{word!r}: {rest!r} is neither options in braces nor @ENVIRONMENT")
+        python = _python(word, rest[1:])
+    return Arm(label=word, backend=name[0].strip(), options=options, python=python)
+
+
+def _options(word: str, text: str) -> tuple[Mapping[str, Any], str]:
+    """The options at the start of `text`, and what comes after them."""
+    if not text.startswith("{"):
+        return {}, text
+    try:
+        options, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("arms", f"{word!r}: the options are not JSON: {error}") from error
+    return options, text[end:]
+
+
+def _python(word: str, environment: str) -> str:
+    """The interpreter of a virtual environment's folder, or the interpreter itself."""
+    path = Path(os.path.expanduser(environment))
+    for candidate in (path, path / "bin" / "python", path / "Scripts" / "python.exe"):
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate.absolute())  # not resolved: a virtual environment's Python is a link
+    raise InvalidInput("arms", f"{word!r}: {environment or 'nothing'} is neither a virtual environment nor a Python")

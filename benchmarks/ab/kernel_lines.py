@@ -1,0 +1,90 @@
+"""From the rows of the kernel benchmark to lines, and from lines to verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..kernels.report import Row, threads_text
+from .report import ArmReport, Comparison, Line
+from .verdicts import drift, paired_ratio
+
+DRIFTED = 1.1
+LOADED = 0.1
+"""CPUs kept busy by others from which it is said."""
+
+
+def kernel_line(row: Row, baseline: str, others: Sequence[str]) -> Line:
+    """One row as a line."""
+    base = row.of(baseline)
+    timed = {m.name: m for m in row.measurements if m.median_us is not None}
+    return Line(
+        name=f"{row.shape.label} {row.dtype} {threads_text(row.threads)}",
+        unit="us",
+        values={name: m.median_us for name, m in timed.items() if m.median_us is not None},
+        samples={name: m.samples_us for name, m in timed.items()},
+        errors={name: m.error for name, m in timed.items() if m.error is not None},
+        ratios={
+            name: paired_ratio([base.samples_us], [timed[name].samples_us])
+            for name in others
+            if base is not None and name in timed
+        },
+        reasons={m.name: m.reason for m in row.measurements if m.reason}
+        | ({baseline: row.skipped} if row.skipped else {}),
+        drift=drift(base.samples_us) if base is not None else 1.0,
+        other_load=row.other_load,
+    )
+
+
+def with_problems(arms: Sequence[ArmReport], rows: Sequence[Row]) -> tuple[ArmReport, ...]:
+    """The arms, each with what the rows have against it, too."""
+    found: list[ArmReport] = []
+    for arm in arms:
+        own = [
+            f"{row.shape.label} {row.dtype}: {m.reason}"
+            for row in rows
+            for m in row.measurements
+            if m.name == arm.label and m.failed
+        ]
+        found.append(replace(arm, problems=(*arm.problems, *dict.fromkeys(own))))
+    return tuple(found)
+
+
+def kernel_comparison(arm: ArmReport, baseline: ArmReport, rows: Sequence[Row]) -> Comparison:
+    """Numerics first: a wrong arm, or one that is held against a wrong one, gets no speed verdict."""
+    if arm.problems:
+        only_failed = all("failed: " in problem for problem in arm.problems)
+        return Comparison(arm=arm.label, verdict="failed" if only_failed else "wrong", ratio=None, reasons=arm.problems)
+    if baseline.problems:
+        return not_compared(arm, f"the baseline {baseline.label} is wrong: {baseline.problems[0]}")
+    both = [(b, a) for row in rows if (b := row.of(baseline.label)) and (a := row.of(arm.label))]
+    if not both:
+        return not_compared(arm, f"there is no shape that both {baseline.label} and {arm.label} serve")
+    ratio = paired_ratio([b.samples_us for b, _ in both], [a.samples_us for _, a in both])
+    return Comparison(arm=arm.label, verdict=ratio.word, ratio=ratio)
+
+
+def not_compared(arm: ArmReport, reason: str) -> Comparison:
+    return Comparison(arm=arm.label, verdict="not compared", ratio=None, reasons=(reason,))
+
+
+def notes_on(lines: Sequence[Line], rows: Sequence[Row]) -> tuple[str, ...]:
+    """What lessens the trust in the numbers."""
+    notes: list[str] = []
+    loaded = [line.other_load for line in lines if (line.other_load or 0.0) > LOADED]
+    if loaded:
+        notes.append(
+            f"others kept up to {max(loaded):.1f} CPUs busy in {len(loaded)} of {len(lines)} lines: measure again on "
+            "a quiet machine"
+        )
+    drifted = [line for line in lines if not 1 / DRIFTED < line.drift < DRIFTED]
+    if drifted:
+        worst = max(drifted, key=lambda line: max(line.drift, 1 / line.drift))
+        notes.append(
+            f"the baseline's time changed by a factor of {worst.drift:.2f} over the rounds of {worst.name}; the arms "
+            "had their turns in the same rounds"
+        )
+    left_out = sum(row.disturbed for row in rows if not row.kept_disturbed)
+    if left_out:
+        notes.append(f"{left_out} disturbed rounds were left out")
+    return tuple(notes)

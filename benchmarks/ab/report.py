@@ -1,0 +1,152 @@
+"""What a comparison says, as values and as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..machine import Machine
+from ..results.records import Better
+from .verdicts import Ratio, Word
+
+SCHEMA = "headstock.ab/1"
+"""Name and version of the JSON document; new fields may come under the same version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmReport:
+    """An arm, and what speaks against it before anything is timed."""
+
+    label: str
+    backend: str
+    options: Mapping[str, Any]
+    python: str
+    package: str
+    """Distribution and version."""
+    torch: str
+    source_hash: str
+    problems: tuple[str, ...] = ()
+    """A wrong arm gets no speed verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One workload: a shape in a dtype on a number of threads, or a metric of the whole engine."""
+
+    name: str
+    unit: str
+    metric: str = "time"
+    better: Better = "lower"
+    values: Mapping[str, float]
+    """Median by arm; an arm that has none is left out."""
+    errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Largest error against float64 by arm, as a share of the largest exact value."""
+    ratios: Mapping[str, Ratio] = field(default_factory=dict[str, Ratio])
+    """How many times better than the baseline, by arm."""
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why an arm has no value here."""
+    samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    """By arm, one a round."""
+    drift: float = 1.0
+    """How many times slower the baseline was at the end than at the start."""
+    other_load: float | None = None
+    """CPUs that others kept busy, on average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One arm against the baseline."""
+
+    arm: str
+    verdict: Word
+    ratio: Ratio | None
+    """Over all lines, in the geometric mean; None where there is nothing to say about speed."""
+    reasons: tuple[str, ...] = ()
+    """Why it is wrong, has failed or cannot be compared."""
+
+    def __str__(self) -> str:
+        return self.verdict if self.ratio is None else f"{self.verdict} {self.ratio}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbReport:
+    """A run."""
+
+    level: str
+    """``"kernel"`` or ``"engine"``."""
+    command: str
+    machine: Machine
+    seconds: float
+    rounds: int
+    arms: tuple[ArmReport, ...]
+    """The baseline first."""
+    lines: tuple[Line, ...]
+    comparisons: tuple[Comparison, ...]
+    """In the order of the other arms."""
+    numerics: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Arm → measures of how far its outputs are from the baseline's (engine level)."""
+    notes: tuple[str, ...] = ()
+    """What lessens the trust in the numbers: other load, drift, rounds that were left out."""
+
+    @property
+    def baseline(self) -> str:
+        return self.arms[0].label
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Arms that are wrong or have failed, the baseline too."""
+        own = [arm.label for arm in self.arms if arm.problems]
+        return tuple(dict.fromkeys([*own, *(c.arm for c in self.comparisons if c.verdict in ("wrong", "failed"))]))
+
+    @property
+    def best(self) -> Comparison:
+        """The other arm that is fastest by estimate; a wrong one only where all are."""
+        return max(self.comparisons, key=lambda c: c.ratio.estimate if c.ratio else -1.0)
+
+    def slower_than(self, share: float) -> list[str]:
+        """Arms shown to be slower than `share` times the baseline, and those of which nothing can be shown."""
+        return [c.arm for c in self.comparisons if c.ratio is None or c.ratio.high < share]
+
+    def pareto(self) -> list[str]:
+        """Arms that no other one beats both in time and in error, by the geometric means over their common lines."""
+        points = self.points()
+        return [
+            label
+            for label, (time, error) in points.items()
+            if not any(t <= time and e <= error and (t, e) != (time, error) for t, e in points.values())
+        ]
+
+    def points(self) -> dict[str, tuple[float, float]]:
+        """Right arm → (time as a share of the baseline's, largest error)."""
+        found: dict[str, tuple[float, float]] = {}
+        ratios = {self.baseline: 1.0, **{c.arm: 1 / c.ratio.estimate for c in self.comparisons if c.ratio}}
+        for label, time in ratios.items():
+            if label not in self.wrong:
+                errors = [line.errors[label] for line in self.lines if label in line.errors]
+                found[label] = (time, max(errors, default=0.0))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document. `verdict` is that of the best other arm: with two arms, of the second."""
+        return {
+            "schema": SCHEMA,
+            "verdict": self.best.verdict,
+            "ratio": asdict(self.best.ratio) if self.best.ratio else None,
+            "arm": self.best.arm,
+            "baseline": self.baseline,
+            "level": self.level,
+            "command": self.command,
+            "machine": self.machine.to_dict(),
+            "seconds": self.seconds,
+            "rounds": self.rounds,
+            "arms": [asdict(arm) for arm in self.arms],
+            "comparisons": [asdict(c) for c in self.comparisons],
+            "lines": [
+                {**asdict(line), "verdicts": {arm: ratio.word for arm, ratio in line.ratios.items()}}
+                for line in self.lines
+            ],
+            "numerics": {arm: dict(values) for arm, values in self.numerics.items()},
+            "pareto": self.pareto(),
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,105 @@
+"""An arm in a process of its own, maybe of another environment. The protocol is that of `peers/vllm_cpu.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.errors import BackendError
+from ...plugins import Offer
+from ...selector.judge import Judge, Terms
+from ..kernels.contenders import BackendContender
+from ..kernels.data import Pool
+from ..kernels.run import fitting_block_size
+from ..kernels.shapes import Shape
+from ..peers.vllm_cpu import Case, Server, serve
+from ..results.sources import source_hash
+
+
+class ArmKernel:
+    """A backend behind the protocol."""
+
+    def __init__(self, backend: str, config: str | None, block_size: int) -> None:
+        """Raises `BackendError` or `InvalidInput` where it cannot run here as asked."""
+        from ...entrypoints.compose import installed_plugins
+        from ...selector import Selector, find_device, read_policy
+
+        plugins = installed_plugins()
+        self._offer: Offer = plugins.backends.find(backend)
+        device = find_device("cpu", plugins.hooks)
+        self._judge: Judge = Selector(plugins, read_policy(attention_backend_config=config)).judge(device)
+        against, capabilities = self._judge.standing(self._offer)
+        cls = self._offer.load()
+        if against or cls is None:
+            raise BackendError(f'backend "{self._offer.label}" cannot run here: {"; ".join(against)}')
+        self._options = self._judge.options(self._offer)
+        self._cls = cls
+        self.name = self._offer.label
+        self.version = self._offer.record.package
+        self.source_hash = source_hash(cls)
+        self.block_size = fitting_block_size(block_size, capabilities)
+
+    def prepare(self, case: Case) -> None:
+        shape = Shape(
+            phase="decode" if case.query_lens[0] == 1 else "chunk",
+            num_heads=case.num_heads,
+            num_kv_heads=case.num_kv_heads,
+            head_size=case.head_size,
+            batch=len(case.seq_lens),
+            queries=case.query_lens[0],
+            length=case.seq_lens[0],
+        )
+        spec = shape.spec(case.dtype, self.block_size)
+        if reasons := self._judge.reasons(self._offer, spec, Terms(block_size=spec.block_size)):
+            raise BackendError("; ".join(reasons))
+        layout = self._judge.layouts[self._judge.layouts_of(self._offer)[0]]
+        pool = Pool.read(Path(case.folder), shape.heads, case.dtype, case.pool_tokens, case.query_tokens)
+        device = self._judge.device
+        self._contender = BackendContender(self.name, self._cls, self._options, spec, layout, device, shape, pool)
+        self._threads = 0
+
+    def plan(self) -> None:
+        if self._threads != torch.get_num_threads():
+            self._threads = torch.get_num_threads()
+            self._contender.open()
+        self._contender.plan()
+
+    def call(self) -> torch.Tensor:
+        return self._contender.call()
+
+    def release(self) -> None:
+        del self._contender
+
+
+class ArmServer(Server):
+    """Says also what the arm is made from."""
+
+    def __init__(self, kernel: ArmKernel) -> None:
+        super().__init__(kernel)
+        self._made_from = kernel.source_hash
+
+    def _hello(self) -> dict[str, Any]:
+        return {**super()._hello(), "source_hash": self._made_from, "python": sys.version.split()[0]}
+
+
+def main() -> None:
+    """Serve the arm that the one argument describes, as JSON, on this process' stdin and stdout."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        server = ArmServer(ArmKernel(**json.loads(sys.argv[1])))
+    except Exception as error:  # the parent asks first of all who is there, and gets this for an answer
+        sys.stdin.readline()
+        print(json.dumps({"ok": False, "error": str(error)}), file=answers, flush=True)
+        return
+    with torch.inference_mode():
+        serve(server, sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

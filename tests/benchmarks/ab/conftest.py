@@ -1,0 +1,53 @@
+"""Backends that are deliberately slow or wrong, installed as somebody's package."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from support.plugins import write_distribution
+
+KERNELS = """
+import time
+from headstock.backends.sdpa import SdpaBackend
+
+class Slow(SdpaBackend):
+    def forward(self, layer, query, **rest):
+        start = time.perf_counter()
+        super().forward(layer, query, **rest)
+        end = time.perf_counter()
+        while time.perf_counter() < end + (end - start):
+            pass
+
+class Wrong(SdpaBackend):
+    def forward(self, layer, query, *, out, **rest):
+        super().forward(layer, query, out=out, **rest)
+        out.mul_(1.5)
+
+class Subtle(SdpaBackend):
+    '''Right for plain layers: only the kit sees that windows are off by one.'''
+
+    def __init__(self, spec, *rest):
+        from dataclasses import replace
+        if spec.window is not None:
+            spec = replace(spec, window=(spec.window[0] + 1, spec.window[1]))
+        super().__init__(spec, *rest)
+
+class Broken(SdpaBackend):
+    def forward(self, layer, query, **rest):
+        raise RuntimeError("no kernel image is available")
+"""
+NAMES = {"slow": "Slow", "wrong": "Wrong", "subtle": "Subtle", "broken": "Broken"}
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """The package `kernels`, on the path of this process and of those it starts."""
+    site = tmp_path / "site"
+    site.mkdir()
+    backends = {name: f"ab_kernels:{cls}" for name, cls in NAMES.items()}
+    write_distribution(site, "kernels", "0.3", backends=backends, modules={"ab_kernels": KERNELS})
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    return site

@@ -1,0 +1,126 @@
+"""`headstock ab` with real processes: verdicts, gates, reports, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from support.cli import run_cli
+
+SMALL = ("--shapes", "decode:4/2/32:2x64", "--no-check", "--rounds", "8")
+
+
+@pytest.mark.usefixtures("kernels")
+class TestVerdicts:
+    def test_a_slow_arm_is_slower_and_closes_the_gate(self):
+        done = run_cli("ab", "sdpa", "slow", *SMALL, "--json", "--fail-if-slower", "0.9")
+        document = done.json
+        assert (done.code, document["verdict"], document["arm"], document["baseline"]) == (1, "slower", "slow", "sdpa")
+        assert 0.3 < document["ratio"]["estimate"] < 0.75  # it takes twice as long
+        assert document["ratio"]["low"] < document["ratio"]["estimate"] < document["ratio"]["high"] < 0.9
+        assert document["arms"][1]["package"] == "kernels 0.3"
+        assert len(document["lines"][0]["samples"]["slow"]) == document["ratio"]["pairs"]
+
+    def test_a_wrong_arm_gets_no_verdict_on_speed(self):
+        done = run_cli("ab", "sdpa", "wrong", *SMALL, "--json", "--fail-if-wrong")
+        assert (done.code, done.json["verdict"], done.json["ratio"]) == (1, "wrong", None)
+        (reason,) = done.json["comparisons"][0]["reasons"]
+        assert reason.startswith("decode:4/2/32:2x64 float32: wrong: error 5.0e-01 against the float64 reference")
+        assert done.json["lines"][0]["ratios"] == {}
+
+    def test_one_that_raises_has_failed_and_cannot_pass_a_gate(self):
+        done = run_cli("ab", "sdpa", "broken", *SMALL, "--json", "--fail-if-slower", "0.5")
+        assert (done.code, done.json["verdict"]) == (1, "failed")
+        assert "no kernel image is available" in done.json["comparisons"][0]["reasons"][0]
+
+    def test_what_only_the_kit_sees_is_wrong_too(self):
+        arguments = [word for word in SMALL if word != "--no-check"]
+        done = run_cli("ab", "reference", "subtle", *arguments, "--json")
+        assert (done.code, done.json["verdict"]) == (0, "wrong")
+        assert "breaks window" in done.json["comparisons"][0]["reasons"][0]
+
+    def test_nothing_is_held_against_a_wrong_baseline(self):
+        done = run_cli("ab", "wrong", "sdpa", *SMALL, "--json", "--fail-if-wrong")
+        assert (done.code, done.json["verdict"]) == (1, "not compared")
+        assert "the baseline wrong is wrong" in done.json["comparisons"][0]["reasons"][0]
+
+    def test_three_arms_have_a_table_and_the_undominated_ones(self):
+        done = run_cli("ab", "sdpa", "slow", "wrong", *SMALL)
+        assert done.code == 0
+        assert "slow against sdpa: slower ×0." in done.out  # noqa: RUF001
+        assert "wrong against sdpa: wrong" in done.out
+        (pareto,) = [line for line in done.out.splitlines() if line.startswith("not beaten")]
+        assert "sdpa" in pareto
+        assert "wrong" not in pareto.partition(":")[2]
+
+    def test_another_environment_is_another_interpreter(self):
+        done = run_cli("ab", "sdpa", f"slow@{sys.executable}", *SMALL, "--json")
+        assert done.json["arms"][1]["python"] == sys.executable
+        assert done.json["verdict"] == "slower"
+
+
+def test_markdown_and_the_store(tmp_path):
+    db = {"HEADSTOCK_DB": str(tmp_path / "results.db")}
+    done = run_cli("ab", "sdpa", "sdpa{}", *SMALL, "--markdown", "--save", environ=db)
+    assert done.code == 0
+    first, *rest = done.out.splitlines()
+    assert first.startswith("**sdpa{}** against **sdpa**: ")
+    assert "| workload | sdpa | sdpa{} |" in rest
+    assert any(line.startswith("| decode:4/2/32:2x64 float32 1 thread | ") for line in rest)
+    assert "`headstock ab sdpa" in done.out
+    (run,) = run_cli("results", "list", "--json", environ=db).json["runs"]
+    assert (run["kind"], [m["subject"] for m in run["measurements"]]) == ("ab", ["sdpa", "sdpa{}"])
+    assert len(run["measurements"][0]["samples"]) >= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("sdpa",), "arms: name two or more"),
+        (("sdpa", "sdqa"), "did you mean: sdpa"),
+        (("sdpa", 'cpu{"speed": 9}'), "option 'speed': is not known"),
+        (("sdpa", "cpu", "--dtype", "float7"), "dtype: 'float7' is not one of"),
+        (("sdpa", "cpu", "--shapes", "decode"), "shapes: 'decode'"),
+        (("sdpa", "cpu", "--rounds", "3"), "Invalid value for '--rounds'"),
+        (("sdpa", "cpu", "--threads", "999"), "threads: must be at most"),
+        (("sdpa", "cpu", "--fail-if-slower", "nan"), "fail_if_slower: must be a share"),
+        (("sdpa", "cpu", "--html", "/no/such/folder/x.html"), "html: /no/such/folder/x.html cannot be written"),
+        (("sdpa", "triton"), "arm 'triton' cannot take part"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(arguments, problem):
+    done = run_cli("ab", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert problem in " ".join(done.err.split()), done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_environment_without_headstock_is_told(tmp_path):
+    import venv
+
+    venv.create(tmp_path / "bare", with_pip=False)
+    done = run_cli("ab", "sdpa", f"sdpa@{tmp_path / 'bare'}", *SMALL)
+    assert done.code == 2
+    assert "have this version of headstock?" in done.err
+    assert "No module named 'headstock'" in done.err
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("kernels")
+class TestLive:
+    """Twenty live runs of each kind, on whatever the machine does meanwhile."""
+
+    def verdicts(self, *arms):
+        options = ("--shapes", "decode:9/3/64:4x1k", "--no-check", "--json")
+        return [json.loads(run_cli("ab", *arms, *options).out)["verdict"] for _ in range(20)]
+
+    def test_a_slow_one_is_found_slow_every_time(self):
+        assert self.verdicts("sdpa", "slow") == ["slower"] * 20
+
+    def test_a_wrong_one_is_found_wrong_every_time(self):
+        assert self.verdicts("sdpa", "wrong") == ["wrong"] * 20
+
+    def test_two_alike_show_no_difference(self):
+        assert self.verdicts("cpu", "cpu{}").count("no difference shown") >= 16
