@@ -37,9 +37,9 @@ def ab(
     threads: Annotated[int, Option(min=1, help="Threads of each arm.")] = 1,
     block_size: Annotated[int, Option(min=1, help="Tokens a KV block, where an arm takes it.")] = 16,
     rounds: Annotated[int | None, Option(min=6, help="Pairs of measurements a shape (30).", show_default=False)] = None,
-    check: Annotated[
-        bool, Option("--check/--no-check", help="First let the conformance kit judge every arm, some 10 s each.")
-    ] = True,
+    no_check: Annotated[
+        bool, Option("--no-check", help="Leave out the conformance kit, which judges every arm first, some 10 s each.")
+    ] = False,
     fail_if_slower: Annotated[
         float | None,
         Option(help="Exit code 1 if an arm is shown to be slower than this share of the baseline.", metavar="SHARE"),
@@ -74,7 +74,7 @@ def ab(
     wanted = read_arms(arms)
     settings = _settings(shapes, phase, dtype, threads, block_size, rounds)
     store = stored(save)
-    report = _compare(wanted, settings, check)
+    report = _compare(wanted, settings, check=not no_check)
     show(report, html=html, markdown=markdown, json=json)
     keep(store, report.to_dict())
     closed = fail_if_slower is not None and bool(report.slower_than(fail_if_slower))
@@ -119,7 +119,7 @@ def _settings(
     )
 
 
-def _compare(arms: Sequence[Arm], settings: Settings, check: bool) -> AbReport:
+def _compare(arms: Sequence[Arm], settings: Settings, *, check: bool) -> AbReport:
     """Check, measure, judge; a bar on stderr meanwhile."""
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
