@@ -16,7 +16,7 @@ from ..core.engine import (
     Observer,
     ThreadPort,
 )
-from ..core.model import ModelFolder, read_config
+from ..core.model import ModelFolder, describe_model
 from ..core.text import Tokenizer
 from ..plugins import Plugins, check_environment, load_plugins
 from ..selector import Policy, Selector
@@ -47,7 +47,7 @@ def build_async_engine(
 
 
 def _build_core(folder: ModelFolder, config: EngineConfig, policy: Policy) -> tuple[EngineCore, InputProcessor]:
-    model = read_config(folder.path)
+    model = describe_model(folder.path, config.model_impl)
     tokenizer = Tokenizer.from_folder(folder.path)
     core = EngineCore(config, folder, model, Selector(installed_plugins(), policy))
     inputs = InputProcessor(

@@ -47,15 +47,20 @@ class LLM:
         memory_utilization: float = 0.9,
         scheduling_policy: Policy = "fcfs",
         long_prefill_token_threshold: int = 0,
+<<<<<<< HEAD
         enforce_eager: bool = False,
+=======
+        model_impl: str = "auto",
+>>>>>>> bb1aa99 (Models through transformers' modelling code: traced without weights, run under our attention)
     ) -> None:
         """Find the model, choose a backend for every layer, load the weights, size the KV cache.
 
         `model` is ``smollm2``, a Hugging Face folder, a GGUF file or a name on the Hub. `attention_backend` is a name
         (``headstock backends`` lists them) or ``auto``, and can be narrowed by phase; `attention_policy` says more, by
         layer, kind and phase (`headstock.selector.read_policy`); `attention_backend_config` maps a backend's name to
-        its options. `block_size` None is 16, or the first size that all chosen backends take. The other parameters are
-        those of `EngineConfig`.
+        its options. `model_impl` says whose code runs the model: ``headstock``'s own decoder, ``transformers``'
+        modelling code, or ``auto``, the first of them that knows it. `block_size` None is 16, or the first size that
+        all chosen backends take. The other parameters are those of `EngineConfig`.
 
         Raises `InvalidInput`, `ModelError`, `BackendError` or `CapacityError`, each saying what to do.
         """
@@ -78,7 +83,11 @@ class LLM:
             memory_utilization=memory_utilization,
             scheduling_policy=scheduling_policy,
             long_prefill_token_threshold=long_prefill_token_threshold,
+<<<<<<< HEAD
             enforce_eager=enforce_eager,
+=======
+            model_impl=model_impl,
+>>>>>>> bb1aa99 (Models through transformers' modelling code: traced without weights, run under our attention)
             seed=seed,
         )
         self.folder = resolve_model(model)

@@ -7,6 +7,7 @@ from typing import get_args
 
 from ..attention import Device
 from ..errors import InvalidInput
+from ..model import IMPLEMENTATIONS
 from ..scheduler.config import DEFAULT_BATCHED_TOKENS, DEFAULT_NUM_SEQS, Policy
 
 COUNT = 2**31 - 1
@@ -50,6 +51,8 @@ class EngineConfig:
     enforce_eager: bool = False
     """Launch every kernel by itself. Otherwise decode steps are captured into device graphs, where the device has them
     and all chosen backends can be captured."""
+    model_impl: str = "auto"
+    """Whose code runs the model: one of `IMPLEMENTATIONS`."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class EngineConfig:
         share = self.memory_utilization
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise InvalidInput("memory_utilization", f"must be above 0 and at most 1, not {share!r}")
+        if self.model_impl not in IMPLEMENTATIONS:
+            raise InvalidInput("model_impl", f"must be one of {', '.join(IMPLEMENTATIONS)}, not {self.model_impl!r}")
         if self.scheduling_policy not in get_args(Policy):
             known = ", ".join(get_args(Policy))
             raise InvalidInput("scheduling_policy", f"must be one of {known}, not {self.scheduling_policy!r}")

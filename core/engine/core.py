@@ -10,7 +10,7 @@ from typing import get_args
 from ..attention import AttentionProvider, AttentionSelection, AttentionSpec
 from ..errors import BackendError, HeadstockError, InvalidInput
 from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
-from ..model import ModelConfig, ModelFolder, resolve_dtype
+from ..model import ModelDescription, ModelFolder, resolve_dtype, summary
 from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
 from ..scheduler.output import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
 from ..version import __version__
@@ -26,12 +26,13 @@ class EngineCore:
     """Owner of scheduler and worker. Everything that can be refused is refused before the weights are loaded."""
 
     def __init__(
-        self, config: EngineConfig, folder: ModelFolder, model: ModelConfig, provider: AttentionProvider
+        self, config: EngineConfig, folder: ModelFolder, model: ModelDescription, provider: AttentionProvider
     ) -> None:
         dtype = resolve_dtype(config.dtype, model, config.device)
         length = _model_len(config.max_model_len, model)
         wanted = model.attention_specs(dtype)
         self.selection: AttentionSelection = provider.select(wanted, config.device, config.block_size)
+        logger.info("%s", summary(model))
         specs = _specs(wanted, self.selection)
         tokens = min(config.batched_tokens, config.max_num_seqs * length)  # buffers are made for the largest step
         worker_config = WorkerConfig(
@@ -67,6 +68,8 @@ class EngineCore:
         self.info = EngineInfo(
             version=__version__,
             model=folder.name,
+            architecture=model.architecture,
+            implementation=model.implementation,
             dtype=dtype,
             block_size=self.selection.block_size,
             num_blocks=self.kv_config.num_blocks,
@@ -267,7 +270,7 @@ def _specs(wanted: Mapping[str, AttentionSpec], selection: AttentionSelection) -
     return {name: replace(spec, block_size=selection.block_size) for name, spec in wanted.items()}
 
 
-def _model_len(asked: int | None, model: ModelConfig) -> int:
+def _model_len(asked: int | None, model: ModelDescription) -> int:
     """The longest request: as asked, within what the model was trained for."""
     if asked is None:
         return model.max_position

@@ -13,6 +13,10 @@ class EngineInfo:
     """Of headstock, where the engine runs."""
     model: str
     """Name, as the user gave it."""
+    architecture: str
+    """Class name of the model, in Hugging Face's terms."""
+    implementation: str
+    """Whose code runs it: ``"headstock"``, or ``"transformers"`` with a version."""
     dtype: str
     """Compute dtype: ``"float32"``, ``"bfloat16"``…"""
     block_size: int

@@ -3,18 +3,24 @@
 from .config import ModelConfig, resolve_dtype
 from .config_reader import parse_config, read_config
 from .decoder import Decoder
+from .description import Model, ModelDescription, summary
+from .implementation import IMPLEMENTATIONS, describe_model, load_model
 from .progress import Progress
 from .sources import ModelFolder, resolve_model
-from .weights import load_model
 
 __all__ = [
+    "IMPLEMENTATIONS",
     "Decoder",
+    "Model",
     "ModelConfig",
+    "ModelDescription",
     "ModelFolder",
     "Progress",
+    "describe_model",
     "load_model",
     "parse_config",
     "read_config",
     "resolve_dtype",
     "resolve_model",
+    "summary",
 ]

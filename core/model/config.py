@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..attention import DTYPE_FORMATS, AttentionSpec, Device, kv_format, model_window
 from ..errors import InvalidInput
+from .description import ModelDescription
 from .rope import RopeConfig
 
 BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -59,6 +60,11 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """Tokens that end an answer; from `generation_config.json` where that names any."""
+
+    @property
+    def implementation(self) -> str:
+        """Whose code runs it: our own decoder's."""
+        return "headstock"
 
     @property
     def num_layers(self) -> int:
@@ -137,7 +143,7 @@ def layer_name(index: int) -> str:
     return f"model.layers.{index}.self_attn.attn"
 
 
-def resolve_dtype(dtype: str, config: ModelConfig, device: Device) -> str:
+def resolve_dtype(dtype: str, config: ModelDescription, device: Device) -> str:
     """The dtype to compute in: `dtype`, or for ``"auto"`` the one that suits the weights and the device.
 
     On a GPU that is the dtype of the weights, float32 weights becoming bfloat16. On a CPU it is float32, unless the CPU

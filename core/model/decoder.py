@@ -65,7 +65,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder-only transformer for inference. Weights are uninitialised until `load_model` fills them."""
+    """A decoder-only transformer for inference. Weights are uninitialised until `load_decoder` fills them."""
 
     def __init__(
         self, config: ModelConfig, specs: Mapping[str, AttentionSpec], dtype: torch.dtype, device: torch.device

@@ -25,7 +25,7 @@ BLOCK_ROWS = 128
 """Rows copied at once: the block stays in the cache while it is transposed."""
 
 
-def load_model(
+def load_decoder(
     config: ModelConfig, folder: ModelFolder, dtype: str, device: str, specs: Mapping[str, AttentionSpec]
 ) -> Decoder:
     """The model of `folder`, with its weights in `dtype` on `device`, and the attention that `specs` names by layer.

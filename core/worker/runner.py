@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from ..attention import forward_context
 from ..kv import KVGroupSpec
+from ..model import Model
 from ..sampling import Sampler, SamplingStates, prompt_logprobs
 from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from .attention import AttentionGroups
@@ -22,18 +22,6 @@ from .states import Ints, RequestStates
 
 LOGITS_ROWS = 256
 """Prompt positions whose logits are computed at once: a row is as wide as the vocabulary."""
-
-
-class Model(Protocol):
-    """What the runner asks of a model definition."""
-
-    def __call__(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """Hidden states (T, hidden) for int64 ids and positions (T,)."""
-        ...
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Logits (rows, vocab) for hidden states (rows, hidden)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..attention import Attention, AttentionSelection, AttentionSpec, Device, GraphSupport, Limits
 from ..kv import KVCacheConfig, KVGroupSpec, group_layers
-from ..model import Decoder, ModelConfig, ModelFolder, load_model
+from ..model import ModelDescription, ModelFolder, load_model
 from ..params import SamplingParams
 from ..scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .attention import AttentionGroups, allocate_caches, kv_layers
@@ -42,7 +42,7 @@ class Worker:
     def __init__(
         self,
         config: WorkerConfig,
-        model_config: ModelConfig,
+        model_config: ModelDescription,
         folder: ModelFolder,
         specs: Mapping[str, AttentionSpec],
         selection: AttentionSelection,
@@ -57,7 +57,7 @@ class Worker:
         """Read the weights onto the device."""
         config, model = self.config, self._model_config
         with taking_memory(f"the weights ({model.weight_bytes(config.dtype) / 2**30:.1f} GiB in {config.dtype})"):
-            self._model: Decoder = load_model(
+            self._model = load_model(
                 model, self._folder, dtype=config.dtype, device=config.device.torch_device, specs=self._specs
             )
 

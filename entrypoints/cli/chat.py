@@ -54,6 +54,7 @@ def chat(
     show_log(verbose)
     lines = Lines(">>> ")
     params, settings = sampling.params(), engine.settings()
+    from ...core.model import summary
     from ...plugins.guard import stdout_to_stderr
     from ..conversation import Conversation
     from ..llm import LLM
@@ -63,6 +64,7 @@ def chat(
     with stdout_to_stderr():  # what backends print is no answer
         llm = LLM(model, **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
+        note(summary(llm.engine.client.info))
         _tell_backends(llm)
     conversation = Conversation(llm, system=system, chat_template=template)
     if not _Session(lines, llm, conversation, params, attention.attention_backend_config).run():

@@ -12,7 +12,7 @@ from .groups import grouped
 
 if TYPE_CHECKING:
     from ...core.attention import Device
-    from ...core.model import ModelConfig
+    from ...core.model import ModelDescription
     from ...selector import Estimate, Explanation, LayerGroup, ModelFigures, Policy
 
 EXIT_NOTHING_FITS = 1
@@ -32,6 +32,7 @@ def explain(
         int | None, Option(min=1, max=COUNT, help="Tokens a KV block (16, or what the backends take).")
     ] = None,
     dtype: Annotated[str, Option(help="auto, float32, bfloat16, float16, float64.")] = "auto",
+    model_impl: options.ModelImpl = "auto",
     context: Annotated[int, Option(min=1, max=COUNT, help="Tokens of context that the speed bounds are for.")] = 1024,
     json: options.Json = False,
     verbose: options.Verbose = False,
@@ -46,7 +47,7 @@ def explain(
     does not hold; 2 refused, with the reason.
     """
     show_log(verbose)
-    from ...core.model import read_config, resolve_dtype, resolve_model
+    from ...core.model import describe_model, resolve_dtype, resolve_model
     from ...selector import Selector, find_device, read_policy
     from ...selector import explain as explain_selection
     from ..compose import installed_plugins
@@ -57,7 +58,7 @@ def explain(
         plugins.backends.find(name)  # that one does not fit is an answer; that nobody offers it is wrong input
     selector = Selector(plugins, policy)
     target = find_device(device, plugins.hooks)
-    config = read_config(resolve_model(model, weights=False).path)
+    config = describe_model(resolve_model(model, weights=False).path, model_impl)
     dtype = resolve_dtype(dtype, config, target)
     explanation = explain_selection(
         selector,
@@ -84,7 +85,7 @@ def _named(policy: Policy) -> list[str]:
     return [name for name in names if name and key(name) != AUTO]
 
 
-def _model_figures(config: ModelConfig, dtype: str) -> ModelFigures:
+def _model_figures(config: ModelDescription, dtype: str) -> ModelFigures:
     from ...selector import ModelFigures
 
     weight_bytes = config.weight_bytes(dtype)

@@ -43,7 +43,7 @@ def generate(
     texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     params, settings = sampling.params(), engine.settings()
     from ...core.engine import read_prompts
-    from ...core.model import resolve_model
+    from ...core.model import resolve_model, summary
     from ...core.text import ChatTemplate
     from ...plugins.guard import stdout_to_stderr
     from ..llm import LLM
@@ -55,7 +55,7 @@ def generate(
     with stdout_to_stderr():  # what backends print is no answer
         llm = LLM(model, **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
-        for line in (*llm.attention.summary(), *llm.attention.notes):
+        for line in (summary(llm.engine.client.info), *llm.attention.summary(), *llm.attention.notes):
             note(line)
     asked: Sequence[Any] = [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts] if chat else texts
     if json or params.n > 1 or len(asked) > 1:
@@ -113,7 +113,13 @@ def _document(llm: LLM, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         entry = {"backend": choice.backend, "distribution": choice.distribution, "origin": choice.origin, "layers": []}
         choices.setdefault(f"{choice.backend}/{choice.origin}", entry)["layers"].append(layer)
     return {
-        "model": {"name": llm.folder.name, "path": str(llm.folder.path), "origin": llm.folder.origin},
+        "model": {
+            "name": llm.folder.name,
+            "path": str(llm.folder.path),
+            "origin": llm.folder.origin,
+            "architecture": llm.engine.client.info.architecture,
+            "implementation": llm.engine.client.info.implementation,
+        },
         "attention": {
             "block_size": llm.attention.block_size,
             "layout": llm.attention.layout.name,

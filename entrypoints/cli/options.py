@@ -14,6 +14,10 @@ from .console import size_in_bytes
 SAMPLING, CHOICE, ENGINE = "Sampling", "Attention backend", "Engine"
 
 Model = Annotated[str, Argument(metavar="MODEL", help="smollm2, a Hugging Face folder, a .gguf file or a Hub name.")]
+ModelImpl = Annotated[
+    str,
+    Option(help="Whose code runs it: headstock, transformers, or auto.", metavar="NAME", rich_help_panel=ENGINE),
+]
 Json = Annotated[bool, Option("--json", help="Print one JSON document to stdout.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Show what the engine does, on stderr.")]
 
@@ -118,10 +122,15 @@ class EngineOptions:
     kv_cache_memory: Annotated[
         str | None, Option(help="Size of the KV cache, e.g. 512M (measured).", metavar="SIZE", rich_help_panel=ENGINE)
     ] = None
+<<<<<<< HEAD
     enforce_eager: Annotated[
         bool, Option("--enforce-eager", help="No device graphs (there are none on CPUs).", rich_help_panel=ENGINE)
     ] = False
     seed: Annotated[int, Option(help="Of all that is random.", rich_help_panel=ENGINE)] = 0
+=======
+    model_impl: ModelImpl = "auto"
+    seed: Annotated[int, Option(help="Of sampling.", rich_help_panel=ENGINE)] = 0
+>>>>>>> bb1aa99 (Models through transformers' modelling code: traced without weights, run under our attention)
 
     def settings(self) -> dict[str, Any]:
         """As `LLM` takes them."""

@@ -42,8 +42,9 @@ def generate(model, *arguments, **world):
 def test_the_answer_goes_to_stdout_and_the_backend_and_why_to_stderr(tiny, expected):
     result = generate(tiny, PROMPT)
     assert (result.code, result.out) == (0, expected(PROMPT) + "\n")
-    first, last = result.err.splitlines()
-    assert re.fullmatch(CHOSEN, first)
+    model, chosen, last = result.err.splitlines()
+    assert model == "model: Qwen2ForCausalLM, run by Headstock's own definition"
+    assert re.fullmatch(CHOSEN, chosen)
     assert re.fullmatch(r"12 tokens in [\d.]+ s \([\d.]+ tokens/s\), TTFT \d+ ms", last)
 
 
@@ -129,7 +130,13 @@ class TestJson:
         document = result.json
         assert result.out.endswith("}\n")
         assert "INFO: " in result.err
-        assert document["model"] == {"name": tiny, "path": tiny, "origin": "local folder"}
+        assert document["model"] == {
+            "name": tiny,
+            "path": tiny,
+            "origin": "local folder",
+            "architecture": "Qwen2ForCausalLM",
+            "implementation": "headstock",
+        }
         attention = document["attention"]
         assert (attention["block_size"], attention["layout"]) == (16, automatic.LAYOUT)
         (choice,) = attention["choices"]
@@ -212,8 +219,8 @@ class TestEngine:
 
     def test_verbose_keeps_the_log_of_libraries_out(self, tiny):
         lines = generate(tiny, PROMPT, "-v").err.splitlines()
-        assert len(lines) == 3
-        assert [line.split(":")[0] for line in lines[:2]] == ["INFO", "INFO"]
+        assert len(lines) == 4
+        assert [line.split(":")[0] for line in lines[:3]] == ["INFO", "INFO", "INFO"]
 
     @pytest.mark.parametrize(
         ("option", "cached"), [((), 16), (("--enable-prefix-caching",), 16), (("--no-enable-prefix-caching",), 0)]

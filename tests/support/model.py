@@ -16,7 +16,8 @@ from torch import Tensor
 from headstock.core.attention import AttentionBackend, BoundLayer, Capabilities, Device, ForwardContext, LayerParams
 from headstock.core.attention import forward_context as in_context
 from headstock.core.attention.reference import attend_sequence
-from headstock.core.model import Decoder, ModelFolder, load_model, parse_config, read_config
+from headstock.core.model import Decoder, ModelFolder, parse_config, read_config
+from headstock.core.model.weights import load_decoder
 from support.attention import make
 
 
@@ -36,7 +37,7 @@ def load(folder: Path, dtype: str = "float32") -> Decoder:
     """The model in `folder`, on the CPU."""
     config = read_config(folder)
     model = ModelFolder(name=str(folder), path=folder, origin="test")
-    return load_model(config, model, dtype, "cpu", config.attention_specs(dtype))
+    return load_decoder(config, model, dtype, "cpu", config.attention_specs(dtype))
 
 
 @contextmanager

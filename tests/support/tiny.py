@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from headstock.core.attention import AttentionProvider
 from headstock.core.engine import EngineConfig, EngineCore, InprocClient, InputProcessor, LLMEngine
-from headstock.core.model import Decoder, ModelConfig, ModelFolder, read_config
+from headstock.core.model import Decoder, ModelConfig, ModelFolder, describe_model, read_config
 from headstock.core.text import Tokenizer
 
 from .attention import CPU
@@ -62,6 +62,7 @@ def tiny_core(
     folder: ModelFolder,
     provider: AttentionProvider | None = None,
     windows: Sequence[int | None] | None = None,
+    model_impl: str = "auto",
     **config: Any,
 ) -> EngineCore:
     """A core over it; `config` goes into the `EngineConfig`, `windows`, one a layer, take the place of the model's."""
@@ -70,8 +71,9 @@ def tiny_core(
 
         provider = FixedProvider(SdpaBackend)
     settings = {"device": CPU, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**22, **config}
-    model = read_config(folder.path)
+    model = describe_model(folder.path, model_impl)
     if windows is not None:
+        assert isinstance(model, ModelConfig)
         model = replace(model, layers=tuple(replace(a, window=w) for a, w in zip(model.layers, windows, strict=True)))
     return EngineCore(EngineConfig(**settings), folder, model, provider)
 
@@ -84,6 +86,6 @@ def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, 
 
 def tiny_inputs(folder: ModelFolder, *, seed: int = 0) -> InputProcessor:
     """What turns prompts into requests for it."""
-    parsed: ModelConfig = read_config(folder.path)
+    parsed = describe_model(folder.path)
     tokenizer = Tokenizer.from_folder(folder.path)
     return InputProcessor(tokenizer, vocab_size=parsed.vocab_size, eos_token_ids=parsed.eos_token_ids, seed=seed)
