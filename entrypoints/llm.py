@@ -47,11 +47,8 @@ class LLM:
         memory_utilization: float = 0.9,
         scheduling_policy: Policy = "fcfs",
         long_prefill_token_threshold: int = 0,
-<<<<<<< HEAD
         enforce_eager: bool = False,
-=======
         model_impl: str = "auto",
->>>>>>> bb1aa99 (Models through transformers' modelling code: traced without weights, run under our attention)
     ) -> None:
         """Find the model, choose a backend for every layer, load the weights, size the KV cache.
 
@@ -83,11 +80,8 @@ class LLM:
             memory_utilization=memory_utilization,
             scheduling_policy=scheduling_policy,
             long_prefill_token_threshold=long_prefill_token_threshold,
-<<<<<<< HEAD
             enforce_eager=enforce_eager,
-=======
             model_impl=model_impl,
->>>>>>> bb1aa99 (Models through transformers' modelling code: traced without weights, run under our attention)
             seed=seed,
         )
         self.folder = resolve_model(model)

@@ -122,15 +122,11 @@ class EngineOptions:
     kv_cache_memory: Annotated[
         str | None, Option(help="Size of the KV cache, e.g. 512M (measured).", metavar="SIZE", rich_help_panel=ENGINE)
     ] = None
-<<<<<<< HEAD
     enforce_eager: Annotated[
         bool, Option("--enforce-eager", help="No device graphs (there are none on CPUs).", rich_help_panel=ENGINE)
     ] = False
-    seed: Annotated[int, Option(help="Of all that is random.", rich_help_panel=ENGINE)] = 0
-=======
     model_impl: ModelImpl = "auto"
-    seed: Annotated[int, Option(help="Of sampling.", rich_help_panel=ENGINE)] = 0
->>>>>>> bb1aa99 (Models through transformers' modelling code: traced without weights, run under our attention)
+    seed: Annotated[int, Option(help="Of all that is random.", rich_help_panel=ENGINE)] = 0
 
     def settings(self) -> dict[str, Any]:
         """As `LLM` takes them."""
