@@ -72,8 +72,8 @@ class Arm:
         self.llm = made
         self.load_seconds = perf_counter() - start
 
-    def warm_up(self, turns: int) -> None:
-        """Turns that do not count: kernels get compiled, pages touched."""
+    def run_uncounted(self, turns: int) -> None:
+        """Turns that do not count. Those before all others warm up: kernels get compiled, pages touched."""
         for _ in range(turns):
             if not self.failure and (done := self._attempt()):
                 self.warm_seconds += (done.elapsed,)

@@ -15,6 +15,7 @@ from typer import Exit, Option
 from ...core.errors import InvalidInput
 from ...entrypoints.cli import options
 from ...entrypoints.cli.groups import grouped
+from ...entrypoints.cli.profile import check_profile, profiled, write_profile
 
 if TYPE_CHECKING:
     from ...core.model import ModelFolder
@@ -63,12 +64,21 @@ class OutputOptions:
                rich_help_panel=OUTPUT),
     ] = None  # fmt: skip
     markdown: Annotated[bool, Option("--markdown", help="Print the table in Markdown.", rich_help_panel=OUTPUT)] = False
+    profile: Annotated[
+        str | None,
+        Option(
+            help="Write where each step's time went in one more turn, as a Chrome trace.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
     save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.", rich_help_panel=OUTPUT)] = (
         False
     )
 
     def check(self) -> None:
         """Raise `InvalidInput` before minutes of work whose result could not be written."""
+        check_profile(self.profile)
         if self.json not in (None, "-") and not os.access(Path(self.json).absolute().parent, os.W_OK):
             raise InvalidInput("json", f"{self.json} cannot be written")
 
@@ -165,7 +175,7 @@ def _run(
     warmup: int,
     verbose: bool,
 ) -> None:
-    from ...entrypoints.cli.console import show_log
+    from ...entrypoints.cli.console import note, show_log
 
     show_log(verbose)
     names, settings = arms.names(), engine.settings()
@@ -189,11 +199,15 @@ def _run(
         raise InvalidInput("input_len", f"a request of {asked.longest} tokens is more than the model's {limit}")
     store = stored(output.save)
     makers = {name: _maker(folder, name, arms, settings) for name in names}
-    plan = Plan(kind=kind, model=model, workload=asked, makers=makers, rounds=rounds, warmup=warmup)
+    profile = profiled if output.profile else None
+    plan = Plan(kind=kind, model=model, workload=asked, makers=makers, rounds=rounds, warmup=warmup, profile=profile)
     device = find_device(hooks=plugins.hooks)
     with _progress(plan.turns) as advance:
-        report = measure(plan, find_device("cpu", plugins.hooks), device, plugins.guard, advance)
+        report, recorders = measure(plan, find_device("cpu", plugins.hooks), device, plugins.guard, advance)
     _show(report, output)
+    if output.profile:
+        for line in write_profile(output.profile, recorders):
+            note(line)
     keep(store, report.to_dict())
     if report.failures:
         raise Exit(EXIT_FAILED)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from ...core.attention import Device
+from ...core.trace import Recorder
 from ...entrypoints.llm import LLM
 from ...plugins import Guard
 from ..interleave import Pace, Samples, interleave
@@ -38,30 +40,38 @@ class Plan:
     rounds: int
     warmup: int
     """Turns of each arm that do not count."""
+    profile: Callable[[], AbstractContextManager[Recorder]] | None = None
+    """What one more turn of each arm is recorded by."""
 
     @property
     def turns(self) -> int:
         """Of all arms together."""
-        return len(self.makers) * (self.rounds + self.warmup)
+        return len(self.makers) * (self.rounds + self.warmup + (self.profile is not None))
 
 
-def measure(plan: Plan, cpu: Device, device: Device, guard: Guard, on_turn: Callable[[], object]) -> Report:
-    """Run `plan`; `on_turn` is told of every turn that is over. `cpu` is the machine, `device` where models run."""
+def measure(
+    plan: Plan, cpu: Device, device: Device, guard: Guard, on_turn: Callable[[], object]
+) -> tuple[Report, dict[str, Recorder]]:
+    """Run `plan`: the report, and the recorded turns by arm, which count nowhere.
+
+    `on_turn` is told of every turn that is over. `cpu` is the machine, `device` where models run.
+    """
     before, start = load_average(), perf_counter()
     arms = {name: Arm(name, plan.workload, guard, on_turn) for name in plan.makers}
     try:
         for name, make in plan.makers.items():
             arms[name].load(make)
-            arms[name].warm_up(plan.warmup)
+            arms[name].run_uncounted(plan.warmup)
         ready = {name: arm for name, arm in arms.items() if not arm.failure}
         paces = dict.fromkeys(ready, Pace(calls=1, rounds=plan.rounds, warm=False))
         samples = interleave(ready, paces, LoadMeter())
         results = _results(arms, samples)
         dtype = next((arm.dtype for arm in arms.values() if arm.dtype), "")
+        recorders = dict(_profiles(plan, arms))
     finally:
         for arm in arms.values():
             arm.close()
-    return Report(
+    report = Report(
         kind=plan.kind,
         machine=describe(cpu),
         command=shlex.join(["headstock", *sys.argv[1:]]),
@@ -82,6 +92,16 @@ def measure(plan: Plan, cpu: Device, device: Device, guard: Guard, on_turn: Call
         seconds=perf_counter() - start,
         arms=results,
     )
+    return report, recorders
+
+
+def _profiles(plan: Plan, arms: Mapping[str, Arm]) -> Iterator[tuple[str, Recorder]]:
+    """One more turn of each arm that has numbers."""
+    for name, arm in arms.items():
+        if plan.profile is not None and not arm.failure:
+            with plan.profile() as recorder:
+                arm.run_uncounted(1)
+            yield name, recorder
 
 
 def _results(arms: Mapping[str, Arm], samples: Samples) -> tuple[ArmResult, ...]:

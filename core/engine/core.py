@@ -13,6 +13,7 @@ from ..kv import KVCacheConfig, KVCacheManager, num_blocks_for
 from ..model import ModelDescription, ModelFolder, resolve_dtype, summary
 from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
 from ..scheduler.output import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
+from ..trace import span
 from ..version import __version__
 from ..worker.worker import Worker, WorkerConfig
 from .client import PauseMode
@@ -179,10 +180,13 @@ class EngineCore:
             return []
         computing: SchedulerOutput | None = None
         try:
-            output = computing = self.scheduler.schedule()
-            result = self.worker.execute_model(output)
-            computing = None
-            return self.scheduler.update_from_output(output, result)
+            with span("step"):
+                with span("schedule"):
+                    output = computing = self.scheduler.schedule()
+                result = self.worker.execute_model(output)
+                computing = None
+                with span("update"):
+                    return self.scheduler.update_from_output(output, result)
         except BaseException as error:
             self._recover(f"{type(error).__name__}: {error}", computing)
             if isinstance(error, SystemExit):  # somebody's kernel does not decide that the program has succeeded

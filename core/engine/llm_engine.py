@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ..errors import HeadstockError
 from ..outputs import OutputKind, RequestOutput
 from ..params import SamplingParams
+from ..trace import span
 from .client import EngineClient
 from .core import EngineCore
 from .inproc import InprocClient
@@ -47,7 +48,9 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Compute one step, or wait for one; news of the requests that have any, each of the kind it was added with."""
-        outputs, stopped = self._outputs.process(self.client.get_outputs())
+        news = self.client.get_outputs()
+        with span("output"):
+            outputs, stopped = self._outputs.process(news)
         if stopped:
             self.client.abort_requests(stopped)
         return outputs

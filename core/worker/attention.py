@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from ..attention import (
 )
 from ..errors import CapacityError
 from ..kv import FULL_RETENTION, KVCacheConfig, KVGroupSpec, KVLayer, places, window_retention
+from ..trace import recorder
+from .traced import traced_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,6 +93,14 @@ class AttentionGroups:
         """The device work of a step that comes before its first layer."""
         for group, plan in zip(self.groups, context.plans, strict=True):
             group.backend.prepare(plan)
+
+    def traced(self, context: ForwardContext) -> ForwardContext:
+        """`context` with spans around what layers do, where somebody records; else as it is."""
+        trace = recorder()
+        if trace is None:
+            return context
+        names = {name: self._selection.choices[name].backend for name in self._layers}
+        return replace(context, layers=traced_layers(self._layers, names, trace))
 
 
 def _slots(batch: AttentionBatch) -> torch.Tensor:

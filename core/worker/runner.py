@@ -14,6 +14,7 @@ from ..kv import KVGroupSpec
 from ..model import Model
 from ..sampling import Sampler, SamplingStates, prompt_logprobs
 from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from ..trace import span
 from .attention import AttentionGroups
 from .block_tables import BlockTable
 from .graphs import Recorder, StepGraphs
@@ -91,22 +92,27 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step: every scheduled token's KV, and a new token for each request that is complete after it."""
-        self._update(output)
-        if not output.num_scheduled_tokens:
-            return ModelRunnerOutput()
-        inputs = self._inputs.build(self._states, self._tables, output.num_scheduled_tokens)
+        with span("inputs"):
+            self._update(output)
+            if not output.num_scheduled_tokens:
+                return ModelRunnerOutput()
+            inputs = self._inputs.build(self._states, self._tables, output.num_scheduled_tokens)
         hidden = self._forward(inputs)
-        prompts = {i: self._score_prompt(i, row, hidden, inputs) for row, i in self._scored(inputs)}
-        self._states.num_computed_tokens[inputs.slots] += inputs.query_lens
-        return self._sample(hidden, inputs, prompts)
+        with span("sample"):
+            prompts = {i: self._score_prompt(i, row, hidden, inputs) for row, i in self._scored(inputs)}
+            self._states.num_computed_tokens[inputs.slots] += inputs.query_lens
+            return self._sample(hidden, inputs, prompts)
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         """Hidden states of the step's tokens; rows of padding follow where a graph computed it."""
+        rows = inputs.batches[0].counts
         if self._graphs is not None and inputs.graph is not None:
-            return self._graphs.replay(inputs)
-        context = self._attention.plan(inputs.batches)
-        self._attention.prepare(context)
-        with forward_context(context):
+            with span("model", rows=rows, graph=len(inputs.positions)):
+                return self._graphs.replay(inputs)
+        with span("plan"):
+            context = self._attention.plan(inputs.batches)
+            self._attention.prepare(context)
+        with forward_context(self._attention.traced(context)), span("model", rows=rows):
             return self._model(inputs.input_ids, inputs.positions)
 
     def _update(self, output: SchedulerOutput) -> None:

@@ -11,6 +11,7 @@ from typer import Argument, Exit, Option
 from . import options
 from .console import note, print_json, read_stdin, show_log
 from .groups import grouped
+from .profile import check_profile, profiling
 from .streaming import streamed
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def generate(
         bool, Option("--chat", help="Put each prompt through the model's chat template, as a user's message.")
     ] = False,
     json: options.Json = False,
+    profile: options.Profile = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Let MODEL answer each PROMPT.
@@ -42,6 +44,7 @@ def generate(
     show_log(verbose)
     texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     params, settings = sampling.params(), engine.settings()
+    check_profile(profile)
     from ...core.engine import read_prompts
     from ...core.model import resolve_model, summary
     from ...core.text import ChatTemplate
@@ -58,12 +61,15 @@ def generate(
         for line in (summary(llm.engine.client.info), *llm.attention.summary(), *llm.attention.notes):
             note(line)
     asked: Sequence[Any] = [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts] if chat else texts
-    if json or params.n > 1 or len(asked) > 1:
-        with stdout_to_stderr():
-            outputs = llm.generate(asked, params)
+    streaming = not json and params.n == len(asked) == 1
+    with profiling(profile, model):
+        if streaming:
+            outputs = [_stream(llm, asked[0], params)]
+        else:
+            with stdout_to_stderr():
+                outputs = llm.generate(asked, params)
+    if not streaming:
         print_json(_document(llm, outputs)) if json else _print_all(texts, outputs)
-    else:
-        outputs = [_stream(llm, asked[0], params)]
     _report(outputs)
 
 

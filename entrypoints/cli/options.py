@@ -19,6 +19,9 @@ ModelImpl = Annotated[
     Option(help="Whose code runs it: headstock, transformers, or auto.", metavar="NAME", rich_help_panel=ENGINE),
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON document to stdout.")]
+Profile = Annotated[
+    str | None, Option("--profile", help="Write where each step's time went, as a Chrome trace.", metavar="FILE")
+]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Show what the engine does, on stderr.")]
 
 

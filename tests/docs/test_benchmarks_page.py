@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 import typer
 
+from headstock import LLM, SamplingParams
 from headstock.benchmarks.cli import app
 from headstock.benchmarks.engine.report import SCHEMA, ArmResult, Report
 from headstock.benchmarks.engine.workload import LONGEST, LONGEST_PROMPT, SHORTEST
+from headstock.core.trace import Recorder, recording
+from headstock.entrypoints.cli.app import app as top
 from support.pages import commands, page
+from support.tiny import tiny_folder
 
 PAGE = page("benchmarks.md")
 TEXT = " ".join(PAGE.split())
 BENCH: Any = typer.main.get_command(app)
+TOP: Any = typer.main.get_command(top)
 
 
 def names_after(heading: str) -> set[str]:
@@ -28,9 +33,12 @@ def names_after(heading: str) -> set[str]:
 
 @pytest.mark.parametrize("words", commands(PAGE), ids=shlex.join)
 def test_its_examples_parse(words):
-    bench, name, *rest = words
-    assert bench == "bench"
-    assert BENCH.commands[name].make_context(name, rest).params["model"] == "smollm2"
+    program, *rest = words
+    if program == "bench":
+        name, *rest = rest
+        assert BENCH.commands[name].make_context(name, rest).params["model"] == "smollm2"
+    else:
+        assert TOP.get_command(None, program)._real().make_context(program, rest).params["profile"]
 
 
 def test_its_tables_name_every_field_of_the_document():
@@ -42,3 +50,13 @@ def test_its_tables_name_every_field_of_the_document():
 def test_its_limits_of_conversations_are_those_of_the_program():
     assert f"fewer than {SHORTEST} tokens in either" in TEXT
     assert f"more than {LONGEST_PROMPT} in the prompt or {LONGEST} in all" in TEXT
+
+
+def test_its_table_has_every_span_of_a_trace(tmp_path):
+    """What a tiny model leaves behind, and `write KV` and `attention` in one line."""
+    llm = LLM(str(tiny_folder(tmp_path).path))
+    with recording(Recorder()) as recorder:
+        llm.generate("the fox", SamplingParams(max_tokens=2), use_tqdm=False)
+    table = PAGE.partition("| span | is |\n|---|---|\n")[2].partition("\n\n")[0]
+    listed = [name for line in table.splitlines() for name in re.findall(r"`([\w ]+)`", line.split("|")[1])]
+    assert set(listed) == {span.name for span in recorder.spans}

@@ -72,7 +72,7 @@ def test_answers_are_those_of_generate_and_every_turn_begins_with_an_empty_cache
 
 
 def test_warm_up_turns_are_told_and_do_not_count(loaded, told):
-    loaded.warm_up(2)
+    loaded.run_uncounted(2)
     assert (len(loaded.warm_seconds), loaded.turns, len(told)) == (2, [], 2)
 
 
@@ -93,7 +93,7 @@ def test_a_wrong_number_of_tokens_is_a_failure_and_no_time(loaded, monkeypatch, 
 
 def test_after_a_failure_nothing_is_computed_any_more(loaded, monkeypatch, told):
     monkeypatch.setattr(loaded.llm.engine, "step", lambda: 1 / 0)
-    loaded.warm_up(2)
+    loaded.run_uncounted(2)
     assert loaded.failure == "ZeroDivisionError: division by zero"
     monkeypatch.undo()
     assert math.isnan(loaded.turn(1, False)[0])
