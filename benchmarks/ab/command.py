@@ -3,59 +3,173 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
 from ...core.errors import InvalidInput
+from ...entrypoints.cli import options
+from ...entrypoints.cli.groups import grouped
 
 if TYPE_CHECKING:
-    from ..kernels.report import Row
     from ..kernels.run import Settings
+    from ..kernels.shapes import Shape
     from .arms import Arm
     from .report import AbReport
 
 EXIT_GATE = 1
+KERNEL, ENGINE, VERDICT, OUTPUT = "Kernels", "Whole engines", "Verdict", "Output"
 
 
-def ab(
-    arms: Annotated[
-        list[str], Argument(metavar="ARM...", help="NAME[{options}][@ENV], the baseline first. See below.")
-    ],
+@dataclass(frozen=True, kw_only=True)
+class KernelOptions:
+    """What kernels are measured on."""
+
     shapes: Annotated[
         str | None,
-        Option(help="Labels such as decode:9/3/64:16x4k, or patterns such as 'decode:9/*'.", metavar="SHAPES"),
-    ] = None,
-    phase: Annotated[str, Option(help="decode, prefill, chunk or all.")] = "all",
-    dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.")] = "float32",
-    threads: Annotated[int, Option(min=1, help="Threads of each arm.")] = 1,
-    block_size: Annotated[int, Option(min=1, help="Tokens a KV block, where an arm takes it.")] = 16,
-    rounds: Annotated[int | None, Option(min=6, help="Pairs of measurements a shape (30).", show_default=False)] = None,
+        Option(help="Labels such as decode:9/3/64:16x4k, or patterns such as 'decode:9/*'.", metavar="SHAPES",
+               rich_help_panel=KERNEL),
+    ] = None  # fmt: skip
+    model: Annotated[
+        str | None, Option(help="The heads of this model in place of the usual ones.", rich_help_panel=KERNEL)
+    ] = None
+    phase: Annotated[str, Option(help="decode, prefill, chunk or all.", rich_help_panel=KERNEL)] = "all"
+    dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.", rich_help_panel=KERNEL)] = (
+        "float32"
+    )
+    threads: Annotated[int, Option(min=1, help="Threads of each arm.", rich_help_panel=KERNEL)] = 1
+    block_size: Annotated[
+        int, Option(min=1, help="Tokens a KV block, where an arm takes it.", rich_help_panel=KERNEL)
+    ] = 16
+
+    def settings(self, rounds: int) -> Settings:
+        """Raises `InvalidInput` naming the option that is wrong."""
+        from ...core.attention import DTYPE_FORMATS
+        from ..kernels.run import Settings
+        from ..kernels.shapes import choose, default_grid, quick_grid
+        from .kernel_level import UNBOUNDED
+
+        dtypes = tuple(dict.fromkeys(word.strip() for word in self.dtype.split(",")))
+        for name in dtypes:
+            if name not in DTYPE_FORMATS:
+                raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")
+        if self.threads > (os.cpu_count() or 1):
+            raise InvalidInput("threads", f"must be at most {os.cpu_count()}, the CPUs there are, not {self.threads}")
+        if self.shapes is not None and self.model is not None:
+            raise InvalidInput("model", "chooses the shapes, as --shapes does; give one of them")
+        grid = default_grid() if self.shapes else quick_grid()
+        return Settings(
+            shapes=choose(self.shapes, self.phase, grid if self.model is None else _shapes_of(self.model)),
+            dtypes=dtypes,
+            threads=(self.threads,),
+            rounds=rounds,
+            budget=UNBOUNDED,
+            block_size=self.block_size,
+            overheads=False,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """What whole engines are measured on."""
+
+    engine: Annotated[
+        str | None,
+        Option(help="Run this whole model under every arm, not kernels alone.", metavar="MODEL",
+               rich_help_panel=ENGINE),
+    ] = None  # fmt: skip
+    num_prompts: Annotated[int, Option(min=1, help="Requests of a turn, all at once.", rich_help_panel=ENGINE)] = 8
+    input_len: Annotated[int, Option(min=1, help="Tokens a random prompt.", rich_help_panel=ENGINE)] = 128
+    output_len: Annotated[int, Option(min=1, help="Tokens an answer.", rich_help_panel=ENGINE)] = 32
+    dataset: Annotated[
+        str | None,
+        Option(help="Prompts from a file in ShareGPT's format.", metavar="FILE", rich_help_panel=ENGINE),
+    ] = None
+    engine_dtype: Annotated[
+        str, Option(help="Compute dtype of the model, or auto.", metavar="DTYPE", rich_help_panel=ENGINE)
+    ] = "auto"
+    max_kl: Annotated[
+        float | None,
+        Option(
+            help="Nats that next-token distributions may be apart in the mean (1e-4; 1e-2 in 16 bits).",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictOptions:
+    """How it is judged."""
+
+    rounds: Annotated[
+        int | None, Option(min=6, help="Pairs of measurements (30; 16 with --engine).", rich_help_panel=VERDICT)
+    ] = None
     no_check: Annotated[
-        bool, Option("--no-check", help="Leave out the conformance kit, which judges every arm first, some 10 s each.")
-    ] = False,
+        bool,
+        Option("--no-check", help="Leave out the conformance kit, which judges every arm first, some 10 s each.",
+               rich_help_panel=VERDICT),
+    ] = False  # fmt: skip
     fail_if_slower: Annotated[
         float | None,
-        Option(help="Exit code 1 if an arm is shown to be slower than this share of the baseline.", metavar="SHARE"),
-    ] = None,
-    fail_if_wrong: Annotated[bool, Option("--fail-if-wrong", help="Exit code 1 if an arm is wrong.")] = False,
-    html: Annotated[str | None, Option(help="Also write one HTML file that needs no network.", metavar="FILE")] = None,
-    markdown: Annotated[bool, Option("--markdown", help="Print a summary for a pull request.")] = False,
-    json: Annotated[bool, Option("--json", help="Print one JSON document to stdout.")] = False,
-    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.")] = False,
-    verbose: Annotated[bool, Option("--verbose", "-v", help="Show the log, on stderr.")] = False,
+        Option(help="Exit code 1 if an arm is shown to be slower than this share of the baseline.", metavar="SHARE",
+               rich_help_panel=VERDICT),
+    ] = None  # fmt: skip
+    fail_if_wrong: Annotated[
+        bool, Option("--fail-if-wrong", help="Exit code 1 if an arm is wrong.", rich_help_panel=VERDICT)
+    ] = False
+
+    def check(self) -> None:
+        """Raises `InvalidInput` naming the option that is wrong."""
+        share = self.fail_if_slower
+        if share is not None and not 0 < share < 10:
+            raise InvalidInput("fail_if_slower", f"must be a share of the baseline's speed such as 0.98, not {share:g}")
+
+    def closed(self, report: AbReport) -> bool:
+        """Whether a gate has."""
+        slow = self.fail_if_slower is not None and bool(report.slower_than(self.fail_if_slower))
+        return slow or (self.fail_if_wrong and bool(report.wrong))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where the result goes."""
+
+    html: Annotated[
+        str | None,
+        Option(help="Also write one HTML file that needs no network.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None
+    markdown: Annotated[
+        bool, Option("--markdown", help="Print a summary for a pull request.", rich_help_panel=OUTPUT)
+    ] = False
+    json: Annotated[bool, Option("--json", help="Print one JSON document to stdout.", rich_help_panel=OUTPUT)] = False
+    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.", rich_help_panel=OUTPUT)] = (
+        False
+    )
+
+    def check(self) -> None:
+        """Raise `InvalidInput` before minutes of work whose result could not be written."""
+        path = Path(self.html or ".headstock")
+        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+            raise InvalidInput("html", f"{self.html} cannot be written")
+
+
+@grouped
+def ab(
+    arms: Annotated[list[str], Argument(metavar="ARM...", help="NAME[{options}][@ENV], the baseline first.")],
+    kernel: KernelOptions,
+    workload: WorkloadOptions,
+    verdict: VerdictOptions,
+    output: OutputOptions,
+    verbose: options.Verbose = False,
 ) -> None:
     """Hold kernels against each other, and say what the measurements carry.
 
     An ARM is a backend, with options in JSON where wanted, in this environment
-    or in that of another Python: cpu, 'cpu{}', sdpa, 'triton{"num_warps": 8}',
-    fast@/venvs/new. Every arm runs in a process of its own.
+    or in that of another Python: cpu, 'cpu{}', 'triton{"num_warps": 8}',
+    fast@/venvs/new. The first is the baseline.
 
     Numerics come first: an arm that breaks a convention, or whose output is
     wrong, gets no verdict on speed.
@@ -69,91 +183,79 @@ def ab(
     from .arms import read_arms
     from .showing import show
 
-    _gate(fail_if_slower)
-    _writable("html", html)
+    verdict.check()
+    output.check()
     wanted = read_arms(arms)
-    settings = _settings(shapes, phase, dtype, threads, block_size, rounds)
-    store = stored(save)
-    report = _compare(wanted, settings, check=not no_check)
-    show(report, html=html, markdown=markdown, json=json)
+    store = stored(output.save)
+    report = _kernels(wanted, kernel, verdict) if workload.engine is None else _engines(wanted, workload, verdict)
+    show(report, html=output.html, markdown=output.markdown, json=output.json)
     keep(store, report.to_dict())
-    closed = fail_if_slower is not None and bool(report.slower_than(fail_if_slower))
-    if closed or (fail_if_wrong and report.wrong):
+    if verdict.closed(report):
         raise Exit(EXIT_GATE)
 
 
-def _gate(share: float | None) -> None:
-    if share is not None and not 0 < share < 10:
-        raise InvalidInput("fail_if_slower", f"must be a share of the baseline's speed such as 0.98, not {share:g}")
+def _shapes_of(model: str) -> tuple[Shape, ...]:
+    """The usual small shapes with the heads of each of the model's layers; windows and the like are not in them."""
+    from ...core.model import read_config, resolve_model
+    from ..kernels.shapes import model_grid
+
+    config = read_config(resolve_model(model, weights=False).path)
+    return model_grid(config.attention_specs(config.dtype).values())
 
 
-def _writable(name: str, file: str | None) -> None:
-    """Raise `InvalidInput` before minutes of work whose result could not be written."""
-    if file is not None and (Path(file).is_dir() or not os.access(Path(file).absolute().parent, os.W_OK)):
-        raise InvalidInput(name, f"{file} cannot be written")
-
-
-def _settings(
-    shapes: str | None, phase: str, dtype: str, threads: int, block_size: int, rounds: int | None
-) -> Settings:
-    from ...core.attention import DTYPE_FORMATS
-    from ..kernels.run import Settings
-    from ..kernels.shapes import choose, default_grid, quick_grid
-    from .kernel_level import UNBOUNDED
-    from .verdicts import ROUNDS
-
-    dtypes = tuple(dict.fromkeys(word.strip() for word in dtype.split(",")))
-    for name in dtypes:
-        if name not in DTYPE_FORMATS:
-            raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")
-    if threads > (os.cpu_count() or 1):
-        raise InvalidInput("threads", f"must be at most {os.cpu_count()}, the CPUs there are, not {threads}")
-    return Settings(
-        shapes=choose(shapes, phase, default_grid() if shapes else quick_grid()),
-        dtypes=dtypes,
-        threads=(threads,),
-        rounds=rounds or ROUNDS,
-        budget=UNBOUNDED,
-        block_size=block_size,
-        overheads=False,
-    )
-
-
-def _compare(arms: Sequence[Arm], settings: Settings, *, check: bool) -> AbReport:
-    """Check, measure, judge; a bar on stderr meanwhile."""
+def _kernels(arms: Sequence[Arm], kernel: KernelOptions, verdict: VerdictOptions) -> AbReport:
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
-    from ..machine import describe
-    from .kernel_level import about, check_arm, measure, start_arms
-    from .kernel_lines import kernel_comparison, kernel_line, notes_on, with_problems
-    from .report import AbReport
+    from .kernel_level import compare_kernels
+    from .showing import progress
+    from .verdicts import ROUNDS
+
+    settings = kernel.settings(verdict.rounds or ROUNDS)
+    plugins = installed_plugins()
+    judge = Selector(plugins).judge(find_device("cpu", plugins.hooks))
+    checks = 0 if verdict.no_check else len(arms)
+    with progress(len(settings.tasks()) + checks) as bar:
+        return compare_kernels(arms, settings, judge, plugins.guard, bar, check=bool(checks))
+
+
+def _engines(arms: Sequence[Arm], workload: WorkloadOptions, verdict: VerdictOptions) -> AbReport:
+    from ...core.model import read_config, resolve_model
+    from ...core.text import Tokenizer
+    from ...entrypoints.compose import installed_plugins
+    from ...selector import find_device
+    from ..engine.workload import Lengths, random_workload, sharegpt_workload
+    from .engine_level import ROUNDS, EnginePlan, compare_engines, refuse_environments
+    from .kernel_level import check_arm
     from .showing import progress
 
+    refuse_environments(arms)
     plugins = installed_plugins()
-    device = find_device("cpu", plugins.hooks)
-    judge = Selector(plugins).judge(device)
-    machine, start = describe(device), perf_counter()
-    steps = len(settings.tasks()) + (len(arms) if check else 0)
-    with ExitStack() as stack:
-        bar = stack.enter_context(progress(steps))
-        peers = start_arms(stack, arms, settings.block_size)
-        against = [bar.during(f"checking {arm.label}", lambda arm=arm: check_arm(arm)) if check else "" for arm in arms]
-        found = [about(arm, peer, problem) for arm, peer, problem in zip(arms, peers, against, strict=True)]
-        sound = [peer for peer, arm in zip(peers, found, strict=True) if not arm.problems]
-        rows: list[Row] = []
-        if len(sound) > 1:
-            rows += bar.each("measuring", measure(settings, sound, judge, plugins.guard))
-    reports = with_problems(found, rows)
-    baseline, others = reports[0], reports[1:]
-    lines = tuple(kernel_line(row, baseline.label, [arm.label for arm in others]) for row in rows)
-    return AbReport(
-        level="kernel",
-        command=shlex.join(["headstock", *sys.argv[1:]]),
-        machine=machine,
-        seconds=perf_counter() - start,
-        rounds=settings.rounds,
-        arms=reports,
-        lines=lines,
-        comparisons=tuple(kernel_comparison(arm, baseline, rows) for arm in others),
-        notes=notes_on(lines, rows),
+    for arm in arms:
+        plugins.backends.find(arm.backend)  # a name that nobody offers is told of before weights are read
+    assert workload.engine is not None  # the caller has looked
+    folder = resolve_model(workload.engine)
+    config, tokenizer = read_config(folder.path), Tokenizer.from_folder(folder.path)
+    if workload.dataset is not None:
+        asked = sharegpt_workload(
+            workload.dataset, workload.num_prompts, tokenizer=tokenizer, output_len=workload.output_len, seed=0
+        )
+    else:
+        lengths = Lengths(input_len=workload.input_len, output_len=workload.output_len)
+        asked = random_workload(
+            lengths, workload.num_prompts, tokenizer=tokenizer, vocab_size=config.vocab_size, seed=0
+        )
+    if asked.longest > config.max_position:
+        raise InvalidInput("input_len", f"a request of {asked.longest} tokens is more than {config.max_position}")
+    plan = EnginePlan(
+        arms=tuple(arms),
+        folder=folder,
+        workload=asked,
+        settings={"dtype": workload.engine_dtype},
+        rounds=verdict.rounds or ROUNDS,
+        max_kl=workload.max_kl,
     )
+    checks = 0 if verdict.no_check else len(arms)
+    with progress(len(arms) * (plan.rounds + 1) + checks) as bar:
+        problems = [bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if checks else "" for arm in arms]
+        bar.say("measuring")
+        return compare_engines(plan, problems, find_device("cpu", plugins.hooks), plugins.guard, bar.advance)

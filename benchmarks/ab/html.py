@@ -85,7 +85,7 @@ def _whiskers(report: AbReport, scale: Scale) -> Iterator[Whisker]:
             yield _whisker("all", comparison.arm, comparison.ratio, scale)
     for line in report.lines:
         for arm, ratio in line.ratios.items():
-            yield _whisker(line.name, arm, ratio, scale)
+            yield _whisker(line.title, arm, ratio, scale)
 
 
 def _whisker(name: str, arm: str, ratio: Ratio, scale: Scale) -> Whisker:

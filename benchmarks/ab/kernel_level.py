@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
+from time import perf_counter
 
 from ...core.errors import BackendError
 from ...plugins import Guard
@@ -13,8 +16,11 @@ from ...selector.judge import Judge
 from ..kernels.peer import Peer
 from ..kernels.report import Row
 from ..kernels.run import KernelBench, Settings
+from ..machine import describe
 from .arms import Arm
-from .report import ArmReport
+from .lines import kernel_comparison, kernel_line, notes_on, with_problems
+from .report import AbReport, ArmReport
+from .showing import Bar
 
 CHECK_SECONDS = 900
 UNBOUNDED = 1e9
@@ -72,6 +78,30 @@ def check_arm(arm: Arm) -> str:
     )
 
 
-def measure(settings: Settings, peers: Sequence[Peer], judge: Judge, guard: Guard) -> Iterator[Row]:
-    """A row for each of the settings' tasks, overheads among them."""
-    return KernelBench(settings, (), peers, judge, guard).rows()
+def compare_kernels(
+    arms: Sequence[Arm], settings: Settings, judge: Judge, guard: Guard, bar: Bar, *, check: bool
+) -> AbReport:
+    """Start, check, measure, judge."""
+    machine, start = describe(judge.device), perf_counter()
+    with ExitStack() as stack:
+        peers = start_arms(stack, arms, settings.block_size)
+        against = [bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if check else "" for arm in arms]
+        found = [about(arm, peer, problem) for arm, peer, problem in zip(arms, peers, against, strict=True)]
+        sound = [peer for peer, arm in zip(peers, found, strict=True) if not arm.problems]
+        rows: list[Row] = []
+        if len(sound) > 1:
+            rows += bar.each("measuring", KernelBench(settings, (), sound, judge, guard).rows())
+    reports = with_problems(found, rows)
+    baseline, others = reports[0], reports[1:]
+    lines = tuple(kernel_line(row, baseline.label, [arm.label for arm in others]) for row in rows)
+    return AbReport(
+        level="kernel",
+        command=shlex.join(["headstock", *sys.argv[1:]]),
+        machine=machine,
+        seconds=perf_counter() - start,
+        rounds=settings.rounds,
+        arms=reports,
+        lines=lines,
+        comparisons=tuple(kernel_comparison(arm, baseline, rows) for arm in others),
+        notes=notes_on(lines, sum(row.disturbed for row in rows if not row.kept_disturbed)),
+    )

@@ -53,6 +53,11 @@ class Line:
     other_load: float | None = None
     """CPUs that others kept busy, on average."""
 
+    @property
+    def title(self) -> str:
+        """For tables: the workload, with the metric where that is not plain time."""
+        return self.name if self.metric == "time" else f"{self.name}: {self.metric}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -118,12 +123,13 @@ class AbReport:
         ]
 
     def points(self) -> dict[str, tuple[float, float]]:
-        """Right arm → (time as a share of the baseline's, largest error)."""
+        """Right arm → (time as a share of the baseline's, largest error; of whole engines the mean divergence)."""
         found: dict[str, tuple[float, float]] = {}
         ratios = {self.baseline: 1.0, **{c.arm: 1 / c.ratio.estimate for c in self.comparisons if c.ratio}}
         for label, time in ratios.items():
             if label not in self.wrong:
                 errors = [line.errors[label] for line in self.lines if label in line.errors]
+                errors += [self.numerics[label]["mean KL"]] if label in self.numerics else []
                 found[label] = (time, max(errors, default=0.0))
         return found
 

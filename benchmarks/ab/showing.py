@@ -23,19 +23,25 @@ class Bar:
         self._progress = progress
         self._task = task
 
+    def say(self, what: str) -> None:
+        self._progress.update(self._task, description=what)
+
+    def advance(self) -> None:
+        self._progress.advance(self._task)
+
     def during(self, what: str, call: Callable[[], T]) -> T:
         """The result of `call`, one step."""
-        self._progress.update(self._task, description=what)
+        self.say(what)
         result = call()
-        self._progress.advance(self._task)
+        self.advance()
         return result
 
     def each(self, what: str, items: Iterable[T]) -> Iterator[T]:
         """`items`, a step each."""
-        self._progress.update(self._task, description=what)
+        self.say(what)
         for item in items:
             yield item
-            self._progress.advance(self._task)
+            self.advance()
 
 
 @contextmanager
@@ -65,7 +71,7 @@ def show(report: AbReport, *, html: str | None, markdown: bool, json: bool) -> N
 
 
 def _print(report: AbReport) -> None:
-    print_table(_heads(report), ([line.name, *_cells(report, line)] for line in report.lines))
+    print_table(_heads(report), ([line.title, *_cells(report, line)] for line in report.lines))
     print()
     for comparison in report.comparisons:
         print(f"{comparison.arm} against {report.baseline}: {comparison}")
@@ -101,7 +107,7 @@ def to_markdown(report: AbReport) -> str:
     heads = _heads(report)
     lines += ["", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += [
-        "| " + " | ".join([_plain(line.name), *map(_plain, _cells(report, line))]) + " |" for line in report.lines
+        "| " + " | ".join([_plain(line.title), *map(_plain, _cells(report, line))]) + " |" for line in report.lines
     ]
     lines += [""] + [
         f"- {arm}: " + ", ".join(f"{k} {v:.3g}" for k, v in n.items()) for arm, n in report.numerics.items()

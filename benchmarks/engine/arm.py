@@ -52,7 +52,7 @@ class Arm:
         """Of the turns before the first that counts."""
         self.load_seconds: float = nan
         self.llm: LLM | None = None
-        self._workload = workload
+        self.requests = workload.requests
         self._guard = guard
         self._on_turn = on_turn
         self._params = [
@@ -114,7 +114,7 @@ class Arm:
         start = perf_counter()
         ids = [
             engine.add_request(Prompt(token_ids=request.token_ids), params, output_kind="delta")
-            for request, params in zip(self._workload.requests, self._params, strict=True)
+            for request, params in zip(self.requests, self._params, strict=True)
         ]
         times: dict[str, list[float]] = {i: [] for i in ids}
         tokens: dict[str, list[int]] = {i: [] for i in ids}
@@ -131,7 +131,7 @@ class Arm:
                     ends[output.request_id] = completion.error or completion.finish_reason or ""
                     cached += output.num_cached_tokens
                     preempted += output.metrics.num_preemptions if output.metrics else 0
-        for number, (i, request) in enumerate(zip(ids, self._workload.requests, strict=True)):
+        for number, (i, request) in enumerate(zip(ids, self.requests, strict=True)):
             if len(tokens[i]) != request.output_len:
                 raise WrongAnswer(
                     f"request {number} was to have {request.output_len} tokens and has {len(tokens[i])} "
@@ -141,7 +141,7 @@ class Arm:
             elapsed=max(times[i][-1] for i in ids),
             timelines=tuple(
                 Timeline(num_prompt_tokens=len(request.token_ids), token_times=tuple(times[i]))
-                for i, request in zip(ids, self._workload.requests, strict=True)
+                for i, request in zip(ids, self.requests, strict=True)
             ),
             token_ids=tuple(tuple(tokens[i]) for i in ids),
             num_cached_tokens=cached,

@@ -90,14 +90,20 @@ def default_grid() -> tuple[Shape, ...]:
     return tuple(grid)
 
 
-def quick_grid() -> tuple[Shape, ...]:
+def quick_grid(heads: tuple[int, int, int] = SMALL) -> tuple[Shape, ...]:
     """A look in seconds: a shape a phase, at most some 30 MiB of K and V."""
     return (
-        shape("decode", SMALL, batch=1, length=1024),
-        shape("decode", SMALL, batch=16, length=1024),
-        shape("prefill", SMALL, queries=512, length=512),
-        shape("chunk", SMALL, queries=256, length=1024 + 256),
+        shape("decode", heads, batch=1, length=1024),
+        shape("decode", heads, batch=16, length=1024),
+        shape("prefill", heads, queries=512, length=512),
+        shape("chunk", heads, queries=256, length=1024 + 256),
     )
+
+
+def model_grid(specs: Iterable[AttentionSpec]) -> tuple[Shape, ...]:
+    """The quick grid with the heads of each of these layers."""
+    heads = dict.fromkeys((spec.num_heads, spec.num_kv_heads, spec.head_size) for spec in specs)
+    return tuple(shape for own in heads for shape in quick_grid(own))
 
 
 def shape(phase: str, heads: tuple[int, int, int], *, batch: int = 1, queries: int = 1, length: int) -> Shape:

@@ -51,12 +51,9 @@ def with_problems(arms: Sequence[ArmReport], rows: Sequence[Row]) -> tuple[ArmRe
 
 
 def kernel_comparison(arm: ArmReport, baseline: ArmReport, rows: Sequence[Row]) -> Comparison:
-    """Numerics first: a wrong arm, or one that is held against a wrong one, gets no speed verdict."""
-    if arm.problems:
-        only_failed = all("failed: " in problem for problem in arm.problems)
-        return Comparison(arm=arm.label, verdict="failed" if only_failed else "wrong", ratio=None, reasons=arm.problems)
-    if baseline.problems:
-        return not_compared(arm, f"the baseline {baseline.label} is wrong: {baseline.problems[0]}")
+    """Over all shapes that both serve."""
+    if blocked := numerics_first(arm, baseline):
+        return blocked
     both = [(b, a) for row in rows if (b := row.of(baseline.label)) and (a := row.of(arm.label))]
     if not both:
         return not_compared(arm, f"there is no shape that both {baseline.label} and {arm.label} serve")
@@ -64,14 +61,24 @@ def kernel_comparison(arm: ArmReport, baseline: ArmReport, rows: Sequence[Row]) 
     return Comparison(arm=arm.label, verdict=ratio.word, ratio=ratio)
 
 
+def numerics_first(arm: ArmReport, baseline: ArmReport) -> Comparison | None:
+    """A wrong arm, or one that is held against a wrong one, gets no verdict on speed; None where both are right."""
+    if arm.problems:
+        only_failed = all("failed: " in problem for problem in arm.problems)
+        return Comparison(arm=arm.label, verdict="failed" if only_failed else "wrong", ratio=None, reasons=arm.problems)
+    if baseline.problems:
+        return not_compared(arm, f"the baseline {baseline.label} is wrong: {baseline.problems[0]}")
+    return None
+
+
 def not_compared(arm: ArmReport, reason: str) -> Comparison:
     return Comparison(arm=arm.label, verdict="not compared", ratio=None, reasons=(reason,))
 
 
-def notes_on(lines: Sequence[Line], rows: Sequence[Row]) -> tuple[str, ...]:
-    """What lessens the trust in the numbers."""
+def notes_on(lines: Sequence[Line], left_out: int) -> tuple[str, ...]:
+    """What lessens the trust in the numbers; `left_out` is the number of disturbed rounds that do not count."""
     notes: list[str] = []
-    loaded = [line.other_load for line in lines if (line.other_load or 0.0) > LOADED]
+    loaded = [load for line in lines if (load := line.other_load or 0.0) > LOADED]
     if loaded:
         notes.append(
             f"others kept up to {max(loaded):.1f} CPUs busy in {len(loaded)} of {len(lines)} lines: measure again on "
@@ -84,7 +91,6 @@ def notes_on(lines: Sequence[Line], rows: Sequence[Row]) -> tuple[str, ...]:
             f"the baseline's time changed by a factor of {worst.drift:.2f} over the rounds of {worst.name}; the arms "
             "had their turns in the same rounds"
         )
-    left_out = sum(row.disturbed for row in rows if not row.kept_disturbed)
     if left_out:
         notes.append(f"{left_out} disturbed rounds were left out")
     return tuple(notes)

@@ -1,0 +1,55 @@
+"""How far the answers of two engines are apart: tokens, and the distributions that they were drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ...core.outputs import Logprob
+from ...core.params import SamplingParams
+from ...entrypoints.llm import LLM
+
+TOP = 20
+"""Likeliest tokens of a position that are compared one by one."""
+SCORED = 8
+"""Requests whose distributions are compared."""
+LEAST = 1e-12
+"""Probability below which none is taken for less."""
+
+Distribution = Mapping[int, Logprob]
+
+
+def score(llm: LLM, sequences: Sequence[Sequence[int]]) -> list[list[Distribution]]:
+    """The distributions that `llm` gives at every position of `sequences` but the first, the tokens given."""
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=TOP, detokenize=False)
+    llm.reset_prefix_cache()
+    outputs = llm.generate([{"prompt_token_ids": list(s)} for s in sequences], params, use_tqdm=False)
+    return [[d for d in output.prompt_logprobs or () if d is not None] for output in outputs]
+
+
+def divergence(one: Distribution, other: Distribution) -> float:
+    """Kullback-Leibler divergence in nats of `other` from `one`, over the tokens that both name and one class of all
+    others: a lower bound of the whole, since merging classes never adds to it."""
+    common = one.keys() & other.keys()
+    p = [math.exp(one[token].logprob) for token in common]
+    q = [math.exp(other[token].logprob) for token in common]
+    p.append(1 - sum(p))
+    q.append(1 - sum(q))
+    pairs = [(max(a, LEAST), max(b, LEAST)) for a, b in zip(p, q, strict=True)]
+    return max(0.0, sum(a * math.log(a / b) for a, b in pairs))
+
+
+def divergences(one: Sequence[Sequence[Distribution]], other: Sequence[Sequence[Distribution]]) -> list[float]:
+    """At every scored position."""
+    return [
+        divergence(p, q) for mine, theirs in zip(one, other, strict=True) for p, q in zip(mine, theirs, strict=True)
+    ]
+
+
+def first_difference(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> int | None:
+    """The earliest place, in tokens of an answer, at which any answer differs; None where all are equal."""
+    places = [
+        next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
+        for mine, theirs in zip(one, other, strict=True)
+    ]
+    return min((place for place in places if place is not None), default=None)

@@ -1,0 +1,109 @@
+"""Whole engines against each other: distributions by closed form, and arms over a small random model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headstock.benchmarks.ab.numerics import divergence, divergences, first_difference
+from headstock.core.outputs import Logprob
+from support.cli import run_cli
+from support.tiny import tiny_folder
+
+
+def distribution(**shares: float) -> dict[int, Logprob]:
+    """Token ids by letter."""
+    return {
+        ord(letter): Logprob(logprob=math.log(share), rank=1, decoded_token=letter, bytes=letter.encode())
+        for letter, share in shares.items()
+    }
+
+
+def test_equal_distributions_are_not_apart():
+    assert divergence(distribution(a=0.5, b=0.3), distribution(a=0.5, b=0.3)) == pytest.approx(0, abs=1e-12)
+
+
+def test_divergence_is_that_of_the_named_tokens_and_one_class_of_all_others():
+    expected = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
+    assert divergence(distribution(a=0.5), distribution(a=0.25)) == pytest.approx(expected)
+    # b is named by one side only, so it is among the others on both.
+    assert divergence(distribution(a=0.5, b=0.5), distribution(a=0.25, c=0.1)) == pytest.approx(expected)
+
+
+def test_distributions_without_a_common_token_say_nothing():
+    assert divergence(distribution(a=0.5), distribution(b=0.5)) == 0.0
+    assert divergences([[distribution(a=0.5)]] * 2, [[distribution(a=0.5)]] * 2) == [0.0, 0.0]
+
+
+def test_the_first_difference_is_the_earliest_of_all_answers():
+    assert first_difference([(1, 2, 3), (4, 5, 6)], [(1, 2, 9), (4, 9, 6)]) == 1
+    assert first_difference([(1, 2)], [(1, 2)]) is None
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return str(tiny_folder(tmp_path_factory.mktemp("tiny")).path)
+
+
+def engines(model, *arms, options=("--rounds", "6")):
+    workload = ("--num-prompts", "3", "--input-len", "40", "--output-len", "6")
+    return run_cli("ab", *arms, "--engine", model, *workload, "--no-check", "--json", *options)
+
+
+def test_right_arms_are_compared_in_throughput_and_latencies(model):
+    document = engines(model, "sdpa", "reference", "sdpa{}").json
+    assert (document["level"], document["baseline"]) == ("engine", "sdpa")
+    assert [line["metric"] for line in document["lines"]] == [
+        "output_throughput", "ttft_median", "tpot_median", "itl_p99",
+    ]  # fmt: skip
+    for arm in ("reference", "sdpa{}"):
+        assert document["numerics"][arm]["token agreement"] == 1.0
+        assert document["numerics"][arm]["mean KL"] < 1e-9
+        assert "first divergence, token" not in document["numerics"][arm]
+    line = document["lines"][0]
+    assert line["values"]["sdpa"] > 0
+    assert len(line["samples"]["reference"]) == document["comparisons"][0]["ratio"]["pairs"]
+
+
+@pytest.mark.usefixtures("kernels")
+def test_an_arm_with_other_distributions_is_wrong(model):
+    done = engines(model, "sdpa", "wrong", options=("--rounds", "6", "--fail-if-wrong"))
+    assert (done.code, done.json["verdict"], done.json["ratio"]) == (1, "wrong", None)
+    assert "nats from the baseline's in the mean, allowed are 0.0001" in done.json["comparisons"][0]["reasons"][0]
+    assert engines(model, "sdpa", "wrong", options=("--rounds", "6", "--max-kl", "100")).json["ratio"] is not None
+
+
+@pytest.mark.usefixtures("kernels")
+def test_an_arm_that_raises_has_failed_and_the_others_are_compared(model):
+    document = engines(model, "sdpa", "broken", "sdpa{}").json
+    verdicts = {c["arm"]: c["verdict"] for c in document["comparisons"]}
+    assert verdicts["broken"] == "failed"
+    assert verdicts["sdpa{}"] in ("faster", "slower", "no difference shown")
+    assert "no kernel image is available" in document["arms"][1]["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("sdpa", "sdqa"), "did you mean: sdpa"),
+        (("sdpa", "sdpa@/usr/bin/python3"), "with --engine all arms run in this environment"),
+        (("sdpa", "cpu", "--input-len", "100000"), "input_len: a request of 100006 tokens"),
+        (("sdpa", "cpu", "--dataset", "/no/such/file"), "/no/such/file"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(model, arguments, problem):
+    done = run_cli("ab", *arguments[:2], "--engine", model, "--output-len", "6", *arguments[2:])
+    assert (done.code, done.out) == (2, "")
+    assert problem in " ".join(done.err.split()), done.err
+
+
+def test_kernels_have_the_heads_of_a_model(model):
+    done = run_cli(
+        "ab", "sdpa", "sdpa{}", "--model", model, "--phase", "decode", "--no-check", "--rounds", "6", "--json"
+    )
+    assert [line["name"] for line in done.json["lines"]] == [
+        f"decode:4/2/8:{batch}x1k float32 1 thread" for batch in (1, 16)
+    ]
+    refused = run_cli("ab", "sdpa", "cpu", "--model", model, "--shapes", "decode:4/2/8:1x1k")
+    assert (refused.code, "chooses the shapes" in refused.err) == (2, True)
