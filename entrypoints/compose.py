@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from pathlib import Path
 
+import msgspec
+
+from ..core.attention import AttentionSelection
 from ..core.engine import (
+    AgreedProvider,
     AsyncLLMEngine,
     AsyncRemoteClient,
+    AttentionRecord,
     EngineConfig,
     EngineCore,
+    EnginePort,
     InprocClient,
     InputProcessor,
     LLMEngine,
     Observer,
+    RemoteClient,
     ThreadPort,
+    wanted_attention,
 )
 from ..core.model import ModelFolder, describe_model
 from ..core.text import Tokenizer
 from ..plugins import Plugins, check_environment, load_plugins
 from ..selector import Policy, Selector
+from .deploy import Deployment, Order, open_port
 
 log = logging.getLogger("headstock")
 
@@ -34,26 +44,64 @@ def installed_plugins() -> Plugins:
 
 def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> LLMEngine:
     """The engine for a model in a folder. Its configuration and the choice of backends come before the weights."""
-    core, inputs = _build_core(folder, config, policy)
-    return LLMEngine(InprocClient(core), inputs)
+    core = EngineCore(
+        config, folder, describe_model(folder.path, config.model_impl), Selector(installed_plugins(), policy)
+    )
+    return LLMEngine(InprocClient(core), _inputs(folder, config))
+
+
+def connect_engine(
+    folder: ModelFolder, config: EngineConfig, policy: Policy, selection: AttentionSelection, deployment: Deployment
+) -> LLMEngine:
+    """The same where the engine lives elsewhere; `selection` is from `select_attention`."""
+    inputs = _inputs(folder, config)  # what is wrong with the tokenizer is told before an engine is started
+    return LLMEngine(RemoteClient(_port(folder, config, policy, selection, deployment)), inputs)
 
 
 def build_async_engine(
-    folder: ModelFolder, config: EngineConfig, policy: Policy, observer: Observer | None = None
+    folder: ModelFolder,
+    config: EngineConfig,
+    policy: Policy,
+    observer: Observer | None = None,
+    deployment: Deployment | None = None,
 ) -> AsyncLLMEngine:
-    """The same for an event loop: the engine runs in a thread of its own."""
-    core, inputs = _build_core(folder, config, policy)
-    return AsyncLLMEngine(AsyncRemoteClient(ThreadPort(core)), inputs, observer)
+    """The same for an event loop; an engine in this process runs in a thread of its own."""
+    inputs = _inputs(folder, config)
+    if deployment is None or deployment.engine == "inproc":
+        core = EngineCore(
+            config, folder, describe_model(folder.path, config.model_impl), Selector(installed_plugins(), policy)
+        )
+        return AsyncLLMEngine(AsyncRemoteClient(ThreadPort(core)), inputs, observer)
+    selection = select_attention(folder, config, policy)
+    return AsyncLLMEngine(AsyncRemoteClient(_port(folder, config, policy, selection, deployment)), inputs, observer)
 
 
-def _build_core(folder: ModelFolder, config: EngineConfig, policy: Policy) -> tuple[EngineCore, InputProcessor]:
-    model = describe_model(folder.path, config.model_impl)
-    tokenizer = Tokenizer.from_folder(folder.path)
-    core = EngineCore(config, folder, model, Selector(installed_plugins(), policy))
-    inputs = InputProcessor(
+def select_attention(folder: ModelFolder, config: EngineConfig, policy: Policy) -> AttentionSelection:
+    """The backends that engines elsewhere are to compute with, chosen here, once for all of them."""
+    specs = wanted_attention(config, describe_model(folder.path, config.model_impl))
+    return Selector(installed_plugins(), policy).select(specs, config.device, config.block_size)
+
+
+def compose_core(payload: bytes) -> EngineCore:
+    """In an engine's own process: the core that `payload`, an `Order`, asks for."""
+    order = msgspec.msgpack.decode(payload, type=Order)
+    folder = ModelFolder(name=order.model, path=Path(order.path), origin=order.origin)
+    provider = AgreedProvider(Selector(installed_plugins(), order.policy), order.attention, order.rank)
+    return EngineCore(order.config, folder, describe_model(folder.path, order.config.model_impl), provider)
+
+
+def _port(
+    folder: ModelFolder, config: EngineConfig, policy: Policy, selection: AttentionSelection, deployment: Deployment
+) -> EnginePort:
+    record = AttentionRecord.of(selection, wanted_attention(config, describe_model(folder.path, config.model_impl)))
+    return open_port(folder, config, policy, record, deployment)
+
+
+def _inputs(folder: ModelFolder, config: EngineConfig) -> InputProcessor:
+    model, tokenizer = describe_model(folder.path, config.model_impl), Tokenizer.from_folder(folder.path)
+    return InputProcessor(
         tokenizer,
         vocab_size=model.vocab_size,
         eos_token_ids=model.eos_token_ids or tokenizer.eos_token_ids,
         seed=config.seed,
     )
-    return core, inputs

@@ -19,7 +19,8 @@ from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
 from ..core.text import ChatTemplate, Tokenizer
 from ..selector import Selector, find_device, read_policy
 from ..selector.policy_reader import Document
-from .compose import build_engine, installed_plugins
+from .compose import build_engine, connect_engine, installed_plugins, select_attention
+from .deploy import Deployment, EngineKind
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -49,6 +50,9 @@ class LLM:
         long_prefill_token_threshold: int = 0,
         enforce_eager: bool = False,
         model_impl: str = "auto",
+        engine: EngineKind = "inproc",
+        data_parallel_size: int = 1,
+        restart_engine: bool = False,
     ) -> None:
         """Find the model, choose a backend for every layer, load the weights, size the KV cache.
 
@@ -57,10 +61,15 @@ class LLM:
         layer, kind and phase (`headstock.selector.read_policy`); `attention_backend_config` maps a backend's name to
         its options. `model_impl` says whose code runs the model: ``headstock``'s own decoder, ``transformers``'
         modelling code, or ``auto``, the first of them that knows it. `block_size` None is 16, or the first size that
-        all chosen backends take. The other parameters are those of `EngineConfig`.
+        all chosen backends take. The other parameters are those of `EngineConfig`, and of `Deployment`: `engine` is
+        ``inproc``, ``process`` or ``ray``, and `data_parallel_size` engines, each with the whole model, share the
+        requests out among them.
 
-        Raises `InvalidInput`, `ModelError`, `BackendError` or `CapacityError`, each saying what to do.
+        Raises `InvalidInput`, `ModelError`, `BackendError` or `CapacityError`, each saying what to do. An engine that
+        is not in this process ends with `close`, or with this object; it can die, and whatever waits for it then ends
+        with `EngineDeadError`.
         """
+        deployment = Deployment(engine=engine, data_parallel_size=data_parallel_size, restart_engine=restart_engine)
         policy = read_policy(
             attention_backend=attention_backend,
             decode_attention_backend=decode_attention_backend,
@@ -85,14 +94,24 @@ class LLM:
             seed=seed,
         )
         self.folder = resolve_model(model)
-        self.engine: LLMEngine = build_engine(self.folder, config, policy)
+        self._selection: AttentionSelection | None = None
+        """What was chosen here, where the engine is elsewhere."""
+        if deployment.engine == "inproc":
+            self.engine: LLMEngine = build_engine(self.folder, config, policy)
+        else:
+            self._selection = select_attention(self.folder, config, policy)
+            self.engine = connect_engine(self.folder, config, policy, self._selection, deployment)
         self._news: dict[str, RequestOutput] = {}
         """Outputs that a step gave and nobody has read."""
 
     @property
     def attention(self) -> AttentionSelection:
         """The backend of every layer, and why."""
-        return self.engine.core.selection
+        return self._selection or self.engine.core.selection
+
+    def close(self) -> None:
+        """End the engine and give its memory back; of no use afterwards. May be called again."""
+        self.engine.client.close()
 
     def set_attention(
         self,

@@ -1,10 +1,11 @@
 """The engine: `EngineCore` decides and computes on token ids; clients reach it wherever it lives; `LLMEngine` puts text
 in front of one."""
 
+from .agreement import AgreedProvider, AttentionRecord
 from .async_llm import AsyncLLMEngine, RequestStream
 from .client import AsyncEngineClient, EngineClient, PauseMode
 from .config import EngineConfig
-from .core import EngineCore
+from .core import EngineCore, wanted_attention
 from .info import EngineInfo
 from .inproc import InprocClient
 from .inputs import InputProcessor
@@ -15,12 +16,16 @@ from .process import Launch, ProcessPort
 from .prompts import Prompt, chat_prompt, read_prompts
 from .pulse import Vigil
 from .remote import AsyncRemoteClient, RemoteClient
+from .restart import RestartingPort
+from .router import RouterPort
 from .thread import ThreadPort
 
 __all__ = [
+    "AgreedProvider",
     "AsyncEngineClient",
     "AsyncLLMEngine",
     "AsyncRemoteClient",
+    "AttentionRecord",
     "EngineClient",
     "EngineConfig",
     "EngineCore",
@@ -37,8 +42,11 @@ __all__ = [
     "Prompt",
     "RemoteClient",
     "RequestStream",
+    "RestartingPort",
+    "RouterPort",
     "ThreadPort",
     "Vigil",
     "chat_prompt",
     "read_prompts",
+    "wanted_attention",
 ]

@@ -31,7 +31,7 @@ class EngineCore:
     ) -> None:
         dtype = resolve_dtype(config.dtype, model, config.device)
         length = _model_len(config.max_model_len, model)
-        wanted = model.attention_specs(dtype)
+        wanted = wanted_attention(config, model)
         self.selection: AttentionSelection = provider.select(wanted, config.device, config.block_size)
         logger.info("%s", summary(model))
         specs = _specs(wanted, self.selection)
@@ -272,6 +272,11 @@ def _specs(wanted: Mapping[str, AttentionSpec], selection: AttentionSelection) -
     for line in (*selection.summary(), *selection.notes):
         logger.info("%s", line)
     return {name: replace(spec, block_size=selection.block_size) for name, spec in wanted.items()}
+
+
+def wanted_attention(config: EngineConfig, model: ModelDescription) -> dict[str, AttentionSpec]:
+    """What an engine asks its `AttentionProvider` for."""
+    return dict(model.attention_specs(resolve_dtype(config.dtype, model, config.device)))
 
 
 def _model_len(asked: int | None, model: ModelDescription) -> int:

@@ -76,6 +76,7 @@ class InputProcessor:
                 priority=priority,
                 arrival_time=arrival,
                 cache_salt=prompt.cache_salt,
+                session=prompt.session,
             )
             for index, own in enumerate(self._fan_out(params, number))
         )

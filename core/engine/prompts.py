@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import InvalidInput
 from ..text import ChatTemplate, Tokenizer
 
-KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+KEYS = ("prompt", "prompt_token_ids", "cache_salt", "session")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,8 @@ class Prompt:
     """Taken as they are, without special tokens added."""
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
+    session: str | None = None
+    """Of several engines, one serves all requests of a session."""
 
 
 def read_prompt(value: Any) -> Prompt:
@@ -61,15 +63,19 @@ def _read_mapping(value: Mapping[str, Any]) -> Prompt:
     for key in value:
         if key not in KEYS:
             raise InvalidInput("prompt", f"key {key!r} is not known; known are {', '.join(KEYS)}")
-    text, ids, salt = (value.get(key) for key in KEYS)
+    text, ids, salt, session = (value.get(key) for key in KEYS)
     if (text is None) == (ids is None):
         raise InvalidInput("prompt", "give either prompt or prompt_token_ids")
-    if salt is not None and not isinstance(salt, str):
-        raise InvalidInput("cache_salt", f"must be text, not {type(salt).__name__}")
+    for name, word in (("cache_salt", salt), ("session", session)):
+        if word is not None and not isinstance(word, str):
+            raise InvalidInput(name, f"must be text, not {type(word).__name__}")
     if text is not None and not isinstance(text, str):
         raise InvalidInput("prompt", f"must be text, not {type(text).__name__}")
     return Prompt(
-        text=None if text is None else _text(text), token_ids=None if ids is None else _token_ids(ids), cache_salt=salt
+        text=None if text is None else _text(text),
+        token_ids=None if ids is None else _token_ids(ids),
+        cache_salt=salt,
+        session=session,
     )
 
 

@@ -7,7 +7,7 @@ import queue
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import EngineDeadError
+from ..errors import EngineDeadError, InvalidInput
 from ..scheduler.output import EngineCoreOutput, EngineRequest
 from ..scheduler.stats import SchedulerStats
 from .client import PauseMode
@@ -91,6 +91,8 @@ class AsyncRemoteClient:
         self._news: list[EngineCoreOutput] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived = asyncio.Event()
+        self._dead: EngineDeadError | None = None
+        """As the port has told: it may count as dead for a while, and start again."""
 
     @property
     def info(self) -> EngineInfo:
@@ -104,14 +106,11 @@ class AsyncRemoteClient:
             self._live.add(request_id)
             self._port.add(request)
             return
-        # Counted before it is sent: its news may come as soon as its answer. A live one of that id is refused.
-        known = request_id in self._live
-        self._live.add(request_id)
+        self._live.add(request_id)  # before it is sent: its news may come as soon as its answer
         try:
             await asyncio.wrap_future(self._port.ask(request))
         except BaseException:
-            if not known:
-                await self.abort_requests([request_id])
+            await self.abort_requests([request_id])
             raise
 
     async def abort_requests(self, request_ids: Iterable[str]) -> None:
@@ -127,7 +126,8 @@ class AsyncRemoteClient:
                 news, self._news = _still_wanted(self._news, self._live), []
                 if news:
                     return news
-            _require_alive(self._port)
+            if (dead := self._dead) is not None:
+                raise EngineDeadError(dead.reason, details=dead.details)
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -171,7 +171,9 @@ class AsyncRemoteClient:
             self._loop.call_soon_threadsafe(self._take, tidings)
 
     def _take(self, tidings: Tidings) -> None:
-        if not isinstance(tidings, EngineDeadError):
+        if isinstance(tidings, EngineDeadError):
+            self._dead = tidings
+        else:
             self._news += tidings
         self._arrived.set()
 
@@ -183,8 +185,9 @@ def _require_alive(port: EnginePort) -> None:
 
 def _admissible(request: EngineRequest, info: EngineInfo, live: set[str]) -> bool:
     """Whether the engine is sure to take it; of all others it is asked, so that its own words say what is wrong."""
-    fits = 0 < len(request.prompt_token_ids) < info.max_model_len
-    return fits and request.params.n == 1 and request.request_id not in live
+    if request.request_id in live:  # of several engines another could be asked
+        raise InvalidInput("request_id", f"{request.request_id!r} is the id of a request that still runs or waits")
+    return 0 < len(request.prompt_token_ids) < info.max_model_len and request.params.n == 1
 
 
 def _still_wanted(outputs: Sequence[EngineCoreOutput], live: set[str]) -> list[EngineCoreOutput]:

@@ -28,6 +28,8 @@ class EngineRequest:
     """Seconds of `time.monotonic()`."""
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
+    session: str | None = None
+    """Of several engines, one serves all requests of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,16 @@ from typing import Annotated
 
 import typer
 
-from ...core.errors import HeadstockError
+from ...core.errors import EngineDeadError, HeadstockError
 from .lazy import HELP_OPTIONS, LazyGroup
 
 EXIT_REFUSED = 2
 """What was asked cannot be done as asked: wrong input, unknown model, a backend that does not fit."""
 
 EXIT_FAILED = 1
+EXIT_FAILED = 1
+"""It was begun and failed."""
+
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -66,6 +69,8 @@ def main() -> None:
             app(prog_name="headstock")
         finally:
             sys.stdout.flush()
+    except EngineDeadError as error:
+        _fail(str(error), EXIT_FAILED)
     except HeadstockError as error:
         _fail(str(error))
     except MemoryError as error:

@@ -27,6 +27,7 @@ def generate(
     sampling: options.SamplingOptions,
     attention: options.AttentionOptions,
     engine: options.EngineOptions,
+    deployment: options.DeploymentOptions,
     chat: Annotated[
         bool, Option("--chat", help="Put each prompt through the model's chat template, as a user's message.")
     ] = False,
@@ -43,7 +44,7 @@ def generate(
     """
     show_log(verbose)
     texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
-    params, settings = sampling.params(), engine.settings()
+    params, settings = sampling.params(), {**engine.settings(), **deployment.settings()}
     check_profile(profile)
     from ...core.engine import read_prompts
     from ...core.model import resolve_model, summary

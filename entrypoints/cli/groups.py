@@ -24,9 +24,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        for name, kind in groups.items():
-            values[name] = kind(**{f.name: values.pop(f.name) for f in fields(kind)})
-        command(**values)
+        made = {name: kind(**{f.name: values.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+        command(**values, **made)
 
     call.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     call.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -11,7 +11,7 @@ from ...core.params import SamplingParams
 from ...core.scheduler.config import DEFAULT_BATCHED_TOKENS, DEFAULT_NUM_SEQS
 from .console import size_in_bytes
 
-SAMPLING, CHOICE, ENGINE = "Sampling", "Attention backend", "Engine"
+SAMPLING, CHOICE, ENGINE, WHERE = "Sampling", "Attention backend", "Engine", "Where the engine lives"
 
 Model = Annotated[str, Argument(metavar="MODEL", help="smollm2, a Hugging Face folder, a .gguf file or a Hub name.")]
 ModelImpl = Annotated[
@@ -138,3 +138,22 @@ class EngineOptions:
         # Two options, because rich cuts the names of a switch with two long ones short; on is the default anyway.
         values["enable_prefix_caching"] = not values.pop("no_enable_prefix_caching")
         return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentOptions:
+    """Where the engine lives."""
+
+    engine: Annotated[
+        str, Option(help="inproc: in this process; process: in its own; ray: in an actor.", rich_help_panel=WHERE)
+    ] = "inproc"
+    data_parallel_size: Annotated[
+        int, Option(help="Engines that share the requests, each with the whole model.", rich_help_panel=WHERE)
+    ] = 1
+    restart_engine: Annotated[
+        bool, Option("--restart-engine", help="Start an engine again that has died.", rich_help_panel=WHERE)
+    ] = False
+
+    def settings(self) -> dict[str, Any]:
+        """As `LLM` and `Deployment` take them."""
+        return asdict(self)

@@ -114,6 +114,7 @@ def serve(
     limits: LimitOptions,
     attention: options.AttentionOptions,
     engine: options.EngineOptions,
+    deployment: options.DeploymentOptions,
     reports: ReportOptions,
     verbose: options.Verbose = False,
 ) -> None:
@@ -134,6 +135,7 @@ def serve(
     from ...core.model import resolve_model
     from ...selector import find_device, read_policy
     from ..compose import build_async_engine, installed_plugins
+    from ..deploy import Deployment
     from ..server.listen import Address
     from ..server.logs import set_up_logging
     from ..server.serve import serve as run
@@ -147,10 +149,11 @@ def serve(
     config = EngineConfig(
         device=find_device(hooks=installed_plugins().hooks), scheduling_policy=policy, **engine.settings()
     )
+    where = Deployment(**deployment.settings())
     folder = resolve_model(model)
 
     def build(observer: Observer) -> AsyncLLMEngine:
-        return build_async_engine(folder, config, wishes, observer)
+        return build_async_engine(folder, config, wishes, observer, where)
 
     if code := run(folder, build, settings, address):
         raise Exit(code)

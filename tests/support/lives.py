@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headstock.core.engine import (
     EnginePort,
     Launch,
     ProcessPort,
+    RouterPort,
     ThreadPort,
     Vigil,
 )
@@ -114,7 +116,17 @@ def _slow(payload: bytes, seconds: float) -> EngineCore:
     return core
 
 
-PORTS: dict[str, Callable[..., EnginePort]] = {"thread": _thread, "process": _process}
+def _several(life: Callable[..., EnginePort]) -> Callable[..., EnginePort]:
+    """Two engines behind a router."""
+    return lambda folder, **config: RouterPort.open([partial(life, folder, **config)] * 2)
+
+
+PORTS: dict[str, Callable[..., EnginePort]] = {
+    "thread": _thread,
+    "process": _process,
+    "two threads": _several(_thread),
+    "two processes": _several(_process),
+}
 
 
 @asynccontextmanager

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
 
-from headstock.core.engine import AsyncRemoteClient, EngineClient, EnginePort, InprocClient, RemoteClient
+from headstock.core.engine import (
+    AsyncRemoteClient,
+    EngineClient,
+    EnginePort,
+    InprocClient,
+    ProcessPort,
+    RemoteClient,
+    RouterPort,
+)
 from headstock.core.errors import HeadstockError, InvalidInput
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import EngineRequest
 from support.lives import Fates, gather, open_port, request, run, run_async
 from support.tiny import tiny_core, tiny_folder
 
-REMOTE = ["thread", "process"]
+REMOTE = ["thread", "process", "two threads", "two processes"]
 CONFIG = {"max_num_batched_tokens": 16, "max_model_len": 240, "block_size": 4}
 ROUNDS = itertools.count()
 """Request ids are never used twice."""
@@ -92,8 +101,26 @@ def test_so_does_asyncio(port: EnginePort, expected: Fates) -> None:
 
 
 def test_info_is_the_same_everywhere(client: EngineClient, inproc: InprocClient) -> None:
-    assert client.info == inproc.info
-    assert (client.info.max_model_len, client.info.block_size, client.info.num_engines) == (240, 4, 1)
+    count = client.info.num_engines
+    assert (client.info.max_model_len, client.info.block_size) == (240, 4)
+    one = inproc.info
+    assert client.info == replace(
+        one, num_engines=count, num_blocks=count * one.num_blocks, max_num_seqs=count * one.max_num_seqs
+    )
+
+
+@pytest.mark.parametrize("life", ["two threads", "two processes"])
+def test_two_engines_share_the_work(ports: dict[str, EnginePort], life: str, expected: Fates) -> None:
+    port = ports[life]
+    assert isinstance(port, RouterPort)
+    before = [one.call("stats").result() for one in port.ports]
+    client = RemoteClient(port)
+    assert plain(run(client, [replace(each, session=None) for each in workload()])) == expected
+    after = [one.call("stats").result() for one in port.ports]
+    assert all(b.num_steps > a.num_steps for a, b in zip(before, after, strict=True))
+    assert client.stats().num_steps == sum(one.num_steps for one in after)
+    if life == "two processes":
+        assert len({one.pid for one in port.ports if isinstance(one, ProcessPort)} - {os.getpid()}) == 2
 
 
 def test_refusals_name_the_field_and_leave_nothing(client: EngineClient, expected: Fates) -> None:
