@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..core.attention import AttentionSelection
+from ..core.attention import AttentionProvider, AttentionSelection
 from ..core.engine import (
     AgreedProvider,
     AsyncLLMEngine,
@@ -87,7 +87,11 @@ def compose_core(payload: bytes) -> EngineCore:
     order = msgspec.msgpack.decode(payload, type=Order)
     folder = ModelFolder(name=order.model, path=Path(order.path), origin=order.origin)
     provider = AgreedProvider(Selector(installed_plugins(), order.policy), order.attention, order.rank)
-    return EngineCore(order.config, folder, describe_model(folder.path, order.config.model_impl), provider)
+    return _core(folder, order.config, provider)
+
+
+def _core(folder: ModelFolder, config: EngineConfig, provider: AttentionProvider) -> EngineCore:
+    return EngineCore(config, folder, describe_model(folder.path, config.model_impl), provider)
 
 
 def _port(
