@@ -39,6 +39,7 @@ class ReferenceBackend(AttentionBackend[AttentionBatch]):
             softcap=True,
             alibi=True,
             sinks=True,
+            masks=frozenset({"spans", "tree"}),
             lse=True,
             batch_invariant=True,
             layouts=tuple(LAYOUTS),

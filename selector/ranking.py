@@ -11,9 +11,9 @@ from ..plugins import Offer, Placement, PluginRecord, Plugins
 from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
-    "cpu": ("cpu", "sdpa", "reference"),
-    "cuda": ("flash_attn_3", "flashinfer", "flash_attn_4", "flash_attn", "sdpa", "reference"),
-    "rocm": ("sdpa", "reference"),
+    "cpu": ("cpu", "sdpa", "flex_attention", "reference"),
+    "cuda": ("flash_attn_3", "flashinfer", "flash_attn_4", "flash_attn", "sdpa", "flex_attention", "reference"),
+    "rocm": ("sdpa", "flex_attention", "reference"),
 }
 """Built-in backends by platform, best first; docs/selection.md says why in this order."""
 ANYWHERE = ("sdpa", "reference")

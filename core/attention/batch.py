@@ -27,8 +27,19 @@ class AttentionMask:
     kind: str
     """``"spans"`` or ``"tree"``."""
     data: Tensor
-    """spans: int32 (n, 3), rows of (request, first, end): tokens first ≤ p < end see each other.
-    tree: bool (T, max draft tokens), which earlier tokens of the same row a token sees."""
+    """spans: int32 (n, 3) on the host, rows of (row of the batch, first, end): tokens first ≤ p < end of it see each
+    other, besides what causality and window let them see. Spans of a row do not overlap.
+    tree: bool (T, max draft tokens) on the device, which earlier tokens of the same row a token sees; keys before the
+    row's tokens, and itself, it sees as ever."""
+
+    def rows(self, first: int, end: int, tokens: slice) -> AttentionMask | None:
+        """What it says of rows first ≤ r < end, which own these tokens; None where that is nothing."""
+        if self.kind == "tree":
+            return replace(self, data=self.data[tokens])
+        inside = (self.data[:, 0] >= first) & (self.data[:, 0] < end)
+        if not bool(inside.any()):
+            return None
+        return replace(self, data=self.data[inside] - torch.tensor([first, 0, 0], dtype=self.data.dtype))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +139,7 @@ class AttentionBatch:
             block_table=None if self.block_table is None else self.block_table[first:end],
             slot_mapping=None if self.slot_mapping is None else self.slot_mapping[start:stop],
             key_start_loc=None if keys is None else keys[first : end + 1] - keys[first],
+            mask=None if self.mask is None else self.mask.rows(first, end, slice(start, stop)),
         )
 
 

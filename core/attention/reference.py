@@ -7,10 +7,12 @@ seen is not read. Slow on purpose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from .batch import AttentionBatch, host_ints
+from .batch import AttentionBatch, AttentionMask, host_ints
 from .cache import KVCache, slots_of
 from .params import LayerParams
 from .spec import AttentionSpec
@@ -50,6 +52,27 @@ def visible(position: int, num_keys: int, spec: AttentionSpec) -> range:
     return range(first, max(first, last + 1))
 
 
+def masked(mask: AttentionMask, row: int, tokens: slice, num_keys: int, spec: AttentionSpec) -> list[Sequence[int]]:
+    """Keys that each query of a row sees under an extra mask; `tokens` are the row's in the batch."""
+    spans = list[tuple[int, int]]()
+    if mask.kind == "spans":
+        named = zip(*(host_ints(mask.data[:, column]) for column in range(3)), strict=True)
+        spans = [(first, end) for request, first, end in named if request == row]
+    count, seen = tokens.stop - tokens.start, list[Sequence[int]]()
+    for query in range(count):
+        position = num_keys - count + query
+        keys = set(visible(position, num_keys, spec))
+        if mask.kind == "tree":
+            ancestors = mask.data[tokens.start + query].nonzero().flatten()
+            draft = range(num_keys - count, position)
+            keys -= set(draft) - {num_keys - count + i for i in host_ints(ancestors)}
+        for first, end in spans:
+            if first <= position < end:
+                keys |= set(range(first, min(end, num_keys)))
+        seen.append(sorted(keys))
+    return seen
+
+
 def attend_sequence(
     query: Tensor,
     keys: Tensor,
@@ -58,15 +81,20 @@ def attend_sequence(
     *,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    sees: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One sequence: query (t, Hq, D) at its end, keys (n, Hkv, D), values (n, Hkv, Dv). Gives float64 out and LSE."""
+    """One sequence: query (t, Hq, D) at its end, keys (n, Hkv, D), values (n, Hkv, Dv). Gives float64 out and LSE.
+
+    `sees` are the keys of each query where causality and window do not tell them.
+    """
     query, keys, values = query.double(), keys.double(), values.double()
     sinks = None if sinks is None else sinks.double()
     out = query.new_zeros(len(query), spec.num_heads, spec.head_size_v)
     lse = query.new_zeros(len(query), spec.num_heads)
     for row in range(len(query)):
         position = len(keys) - len(query) + row
-        seen = torch.tensor(list(visible(position, len(keys), spec)), dtype=torch.long, device=keys.device)
+        own = visible(position, len(keys), spec) if sees is None else sees[row]
+        seen = torch.tensor(list(own), dtype=torch.long, device=keys.device)
         bias = None
         if alibi_slopes is not None:
             bias = -alibi_slopes.double()[:, None] * (position - seen).abs()
@@ -102,6 +130,7 @@ def attend_batch(
             layer.spec,
             sinks=layer.sinks,
             alibi_slopes=layer.alibi_slopes,
+            sees=None if batch.mask is None else masked(batch.mask, row, rows, lengths[row], layer.spec),
         )
     return out, lse
 
