@@ -14,6 +14,8 @@ from ...core.attention import AttentionBatch, AttentionMask, AttentionSpec
 
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query, key) → whether the query sees the key, as flex_attention asks."""
+Number = Callable[[Tensor], "Tensor | int"]
+"""(batch) → a number of the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,11 +92,11 @@ def _row(spec: AttentionSpec, batch: AttentionBatch, row: int, queries: int, len
     else:
         offsets = batch.query_start_loc_cpu if batch.key_start_loc is None else batch.key_start_loc
         fresh = slice(int(offsets[row]) + first, int(offsets[row]) + length)
-    # Numbers as tensors: kernels compiled for one row serve the next.
-    ahead = torch.tensor(length - queries - first, device=device)
+    ahead = number(length - queries - first, device)
     seen = plain(spec, ahead)
     if batch.mask is not None:
-        seen = widened(batch.mask, row, slice(start, stop), ahead, length, seen)
+        names = torch.full((length,), -1, dtype=torch.int32, device=device)
+        seen = widened(batch.mask, row, slice(start, stop), ahead, names, seen)
     return Job(
         tokens=slice(start, stop),
         rows=1,
@@ -103,44 +105,56 @@ def _row(spec: AttentionSpec, batch: AttentionBatch, row: int, queries: int, len
         slots=slots,
         fresh=fresh,
         mask=create_block_mask(seen, None, None, queries, length - first, device=device),
-        behind=lambda b, q, k: q + ahead - k,
+        behind=lambda b, q, k: q + ahead(b) - k,
     )
 
 
-def plain(spec: AttentionSpec, ahead: Tensor) -> Seen:
-    """What causality and window let a query see; `ahead` () keys lie before the first query's own."""
+def number(value: int, device: torch.device) -> Number:
+    """`value` for mask functions: where they are compiled, in a tensor, so that what serves one row serves the next.
+
+    Uncompiled, reading a tensor takes some 20 ms, as each access becomes a function of autograd's.
+    """
+    if device.type == "cpu":
+        return lambda b: value
+    held = torch.tensor([value], device=device)
+    return lambda b: held[b]
+
+
+def plain(spec: AttentionSpec, ahead: Number) -> Seen:
+    """What causality and window let a query see; `ahead` keys lie before the first query's own."""
     left, right = spec.window or (-1, -1)
     right = 0 if spec.causal else right
 
     def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         visible = k >= 0
         if left >= 0:
-            visible = visible & (k >= q + ahead - left)
+            visible = visible & (k >= q + ahead(b) - left)
         if right >= 0:
-            visible = visible & (k <= q + ahead + right)
+            visible = visible & (k <= q + ahead(b) + right)
         return visible
 
     return seen
 
 
-def widened(mask: AttentionMask, row: int, tokens: slice, ahead: Tensor, length: int, plain: Seen) -> Seen:
-    """`plain` as an extra mask changes it: spans add to it, a tree decides among the row's own tokens."""
+def widened(mask: AttentionMask, row: int, tokens: slice, ahead: Number, names: Tensor, plain: Seen) -> Seen:
+    """`plain` as an extra mask changes it: spans add to it, a tree decides among the row's own tokens.
+
+    `names` (length,) has the row's room for the number of each key's span.
+    """
     if mask.kind == "spans":
-        name = torch.full((length,), -1, dtype=torch.int32)
         for i, (request, first, end) in enumerate(mask.data.tolist()):
             if request == row:
-                name[first:end] = i
-        name = name.to(ahead.device)
+                names[first:end] = i
 
         def spans(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            own = name[q + ahead]
-            return plain(b, h, q, k) | ((own >= 0) & (own == name[k]))
+            own = names[q + ahead(b)]
+            return plain(b, h, q, k) | ((own >= 0) & (own == names[k]))
 
         return spans
     ancestors = mask.data[tokens]
 
     def tree(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        draft = k - ahead
+        draft = k - ahead(b)
         earlier = (draft >= 0) & (draft < q) & ancestors[q, draft.clamp(0, ancestors.shape[1] - 1)]
         return plain(b, h, q, k) & ((draft < 0) | (draft == q) | earlier)
 

@@ -88,7 +88,7 @@ class TestCandidates:
         assert [(c.backend, c.verdict) for c in group.candidates] == [("sdpa", "chosen"), ("reference", "chosen")]
 
     def test_nothing_that_fits_is_an_answer_with_the_reasons(self):
-        explanation = explain(selector(), layers(spec(masks=frozenset({"tree"}))), CPU)
+        explanation = explain(selector(), layers(spec(latent=(512, 64), head_size=576)), CPU)
         assert not explanation.fits
         assert "no attention backend is chosen automatically" in explanation.error
         assert [c.verdict for c in explanation.groups[0].candidates] == ["refused", "refused"]
