@@ -83,7 +83,7 @@ class FlexAttention(AttentionBackend[Plan]):
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None
     ) -> None:
         super().__init__(spec, device, limits, workspace, options)
-        self._attend = uncompiled if device.platform == "cpu" else torch.compile(flex_attention, dynamic=True)
+        self._attend = uncompiled if device.platform == "cpu" else torch.compile(flex_attention)
 
     def plan(self, batch: AttentionBatch) -> Plan:
         starts, device = batch.query_start_loc_cpu, batch.seq_lens.device
