@@ -146,6 +146,9 @@ class EngineCore:
             budget.nbytes / 2**20,
             budget.reason,
         )
+        if len(groups) > 1:
+            for index, group in enumerate(groups):
+                logger.info("KV group %d: %s", index, group)
         return config
 
     def add_request(self, request: EngineRequest) -> None:

@@ -57,6 +57,12 @@ class KVGroupSpec:
         if self.retention.window is not None and self.retention.window < 1:
             raise InvalidInput("window", f"must be at least 1 key, not {self.retention.window}")
 
+    def __str__(self) -> str:
+        """For the log."""
+        count, window = len(self.layer_names), self.retention.window
+        who = "1 layer keeps" if count == 1 else f"{count} layers keep"
+        return f"{who} every token" if window is None else f"{who} the last {window} tokens"
+
     @property
     def reach(self) -> int | None:
         """Tokens before the next one whose blocks stay; None is all.

@@ -13,6 +13,7 @@ from ..ground import Ground
 from ..judges import by_closed_form, closed, phases, require_probe
 from ..problem import Problem, Rows
 from ..rig import Rig
+from ..scene import block_table_of
 from ..steps import Chunks, solve_in_chunks
 from ..subject import Subject
 
@@ -86,6 +87,9 @@ def window(ground: Ground, full: bool) -> Iterator[Draft]:
             )
     for number, chunks in enumerate(LONGER):
         yield f"moves-on-{number}", _chunked((chunks,)), closed(ground, ((12, 12),), **of_four)
+    size = ground.fields["block_size"]
+    given_up: Rows = ((1, 3 * size + 2), (1, size + 9), (5, 2 * size + 7), (3, 3))
+    yield "given-up-blocks", _given_up, replace(closed(ground, given_up, **of_four), poison="zero")
     long: Rows = ((1, 300), (1, 40), (5, 130))
     yield "longer-than-it", BY_PROBE, closed(ground, long, causal=True, window=(36, 0))
     yield "as-long-as-the-row", _as_none, closed(ground, ((9, 9), (1, 9), (4, 9)), causal=True, window=model_window(9))
@@ -97,6 +101,18 @@ def _chunked(chunks: Chunks):
         require_probe(problem, result)
 
     return judge
+
+
+def _given_up(subject: Subject, problem: Problem) -> None:
+    """Blocks before every query's window went to others, and the table names the null block in their places."""
+    rig = Rig(subject, problem)
+    scene = rig.scene(problem)
+    table = block_table_of(problem)
+    for row, (queries, keys) in enumerate(problem.rows):
+        first = max(0, keys - queries - 3) // problem.spec.block_size
+        table[row, :first] = 0
+    batch = replace(scene.batch, block_table=table.to(subject.torch_device))
+    require_probe(problem, rig.forward(replace(scene, batch=batch), rig.plan(batch)))
 
 
 def _as_none(subject: Subject, problem: Problem) -> None:

@@ -161,6 +161,14 @@ class WindowInBlocks(Plain):
 
 
 @breaks("window")
+class NullIsPadding(Plain):
+    """Takes a row whose table begins with the null block for one of padding."""
+
+    def num_keys(self, plan, row):
+        return super().num_keys(plan, row) if plan.block_table is None or plan.block_table[row, 0] else 0
+
+
+@breaks("window")
 class OneSidedWindow(Plain):
     """Ignores the right side of a window that is not causal."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from headstock.backends.cpu import CpuBackend
 from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.engine import LLMEngine, Prompt
@@ -74,7 +75,7 @@ def test_preemption_changes_no_token(folder: ModelFolder, caching: bool) -> None
     assert engine.core.stats().kv_usage == 0
 
 
-@pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend])
+@pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend, CpuBackend])
 def test_memory_that_went_to_others_is_not_read(
     folder: ModelFolder, alone: list[tuple[int, ...]], backend: Any
 ) -> None:
@@ -127,6 +128,18 @@ def test_more_requests_run_at_once_in_the_same_memory(folder: ModelFolder) -> No
         running.append(most)
     assert running[1] <= 4
     assert running[0] == 8
+
+
+def test_the_log_says_what_each_group_keeps(folder: ModelFolder, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        small(folder)
+    assert "KV group 0: 2 layers keep every token" in caplog.text
+    assert "KV group 1: 1 layer keeps the last 5 tokens" in caplog.text
+    assert "KV group 2: 1 layer keeps the last 12 tokens" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        tiny_engine(folder, windows=[None] * 4)
+    assert "KV group" not in caplog.text
 
 
 def test_the_second_request_of_a_shared_prefix_computes_only_its_own_tokens(folder: ModelFolder) -> None:
