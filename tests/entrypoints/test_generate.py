@@ -219,7 +219,7 @@ class TestEngine:
 
     def test_verbose_keeps_the_log_of_libraries_out(self, tiny):
         lines = generate(tiny, PROMPT, "-v").err.splitlines()
-        assert len(lines) == 4
+        assert len(lines) == 6
         assert [line.split(":")[0] for line in lines[:3]] == ["INFO", "INFO", "INFO"]
 
     @pytest.mark.parametrize(
