@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +14,7 @@ from ...core.errors import InvalidInput
 from ...entrypoints.cli import options
 from ...entrypoints.cli.groups import grouped
 from ...entrypoints.cli.profile import check_profile, profiled, write_profile
+from ..output import OUTPUT, OutputOptions
 
 if TYPE_CHECKING:
     from ...core.model import ModelFolder
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from .workload import Workload
 
 EXIT_FAILED = 1
-MEASURING, OUTPUT = "Measuring", "Output"
+MEASURING = "Measuring"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +54,9 @@ class ArmOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """Where the result goes."""
+class EngineOutputOptions(OutputOptions):
+    """The same, and where the time went."""
 
-    json: Annotated[
-        str | None,
-        Option(help="Write one JSON document; - is stdout, in place of the table.", metavar="FILE",
-               rich_help_panel=OUTPUT),
-    ] = None  # fmt: skip
-    markdown: Annotated[bool, Option("--markdown", help="Print the table in Markdown.", rich_help_panel=OUTPUT)] = False
     profile: Annotated[
         str | None,
         Option(
@@ -72,15 +65,10 @@ class OutputOptions:
             rich_help_panel=OUTPUT,
         ),
     ] = None
-    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.", rich_help_panel=OUTPUT)] = (
-        False
-    )
 
     def check(self) -> None:
-        """Raise `InvalidInput` before minutes of work whose result could not be written."""
         check_profile(self.profile)
-        if self.json not in (None, "-") and not os.access(Path(self.json).absolute().parent, os.W_OK):
-            raise InvalidInput("json", f"{self.json} cannot be written")
+        super().check()
 
 
 Rounds = Annotated[int, Option(min=1, help="Turns of each engine that count.", rich_help_panel=MEASURING)]
@@ -92,7 +80,7 @@ def throughput(
     model: options.Model,
     arms: ArmOptions,
     engine: options.EngineOptions,
-    output: OutputOptions,
+    output: EngineOutputOptions,
     num_prompts: Annotated[int, Option(min=1, help="Requests, all at once.", rich_help_panel=MEASURING)] = 32,
     input_len: Annotated[int, Option(min=1, help="Tokens a random prompt.", rich_help_panel=MEASURING)] = 128,
     output_len: Annotated[
@@ -138,7 +126,7 @@ def latency(
     model: options.Model,
     arms: ArmOptions,
     engine: options.EngineOptions,
-    output: OutputOptions,
+    output: EngineOutputOptions,
     batch_size: Annotated[int, Option(min=1, help="Requests at once.", rich_help_panel=MEASURING)] = 1,
     input_len: Annotated[int, Option(min=1, help="Tokens a prompt, at random.", rich_help_panel=MEASURING)] = 128,
     output_len: Annotated[int, Option(min=1, help="Tokens an answer.", rich_help_panel=MEASURING)] = 32,
@@ -169,7 +157,7 @@ def _run(
     workload: Callable[[Tokenizer, int], Workload],
     arms: ArmOptions,
     engine: options.EngineOptions,
-    output: OutputOptions,
+    output: EngineOutputOptions,
     *,
     rounds: int,
     warmup: int,
@@ -184,6 +172,7 @@ def _run(
     from ...core.text import Tokenizer
     from ...entrypoints.compose import installed_plugins
     from ...selector import find_device
+    from ..progress import progress
     from ..results.saving import keep, stored
     from .run import Plan, measure
 
@@ -202,7 +191,7 @@ def _run(
     profile = profiled if output.profile else None
     plan = Plan(kind=kind, model=model, workload=asked, makers=makers, rounds=rounds, warmup=warmup, profile=profile)
     device = find_device(hooks=plugins.hooks)
-    with _progress(plan.turns) as advance:
+    with progress("turns", plan.turns) as advance:
         report, recorders = measure(plan, find_device("cpu", plugins.hooks), device, plugins.guard, advance)
     _show(report, output)
     if output.profile:
@@ -220,19 +209,7 @@ def _maker(folder: ModelFolder, name: str, arms: ArmOptions, settings: dict[str,
     return lambda: LLM(folder.path, attention_backend=name, attention_backend_config=config, **settings)
 
 
-@contextmanager
-def _progress(turns: int) -> Generator[Callable[[], object]]:
-    """A bar over turns, on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("turns", total=turns)
-        yield lambda: progress.advance(bar)
-
-
-def _show(report: Report, output: OutputOptions) -> None:
+def _show(report: Report, output: EngineOutputOptions) -> None:
     from ...entrypoints.cli.console import note, print_json, print_table
     from .tables import heading, markdown, remarks, table
 

@@ -45,7 +45,15 @@ class Timeline:
 
     num_prompt_tokens: int
     token_times: tuple[float, ...]
-    """Seconds after its arrival, one an output token; several that one step gave have the same."""
+    """Seconds after its arrival, one an output token; several that one step gave have the same. Of a stream, one a
+    piece of it that brings text, as vLLM takes them."""
+    num_tokens: int | None = None
+    """Output tokens, where they are not as many as times."""
+
+    @property
+    def count(self) -> int:
+        """Output tokens."""
+        return len(self.token_times) if self.num_tokens is None else self.num_tokens
 
     @property
     def ttft(self) -> float:
@@ -58,7 +66,7 @@ class Timeline:
     @property
     def tpot(self) -> float | None:
         """None for a single token."""
-        count = len(self.token_times)
+        count = self.count
         return (self.e2el - self.ttft) / (count - 1) if count > 1 else None
 
     @property
@@ -69,7 +77,7 @@ class Timeline:
 
 def metrics_of(timelines: Sequence[Timeline], elapsed: float) -> dict[str, float]:
     """Each of `METRICS` that the requests allow, in its unit. `elapsed`: seconds from the start to the last token."""
-    output = sum(len(timeline.token_times) for timeline in timelines)
+    output = sum(timeline.count for timeline in timelines)
     prompts = sum(timeline.num_prompt_tokens for timeline in timelines)
     found = {
         "output_throughput": output / elapsed,

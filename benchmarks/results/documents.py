@@ -105,6 +105,33 @@ def _engine(document: Document) -> list[Run]:
     ]
 
 
+def _serve(document: Document) -> list[Run]:
+    limit = f", at most {document['max_concurrency']} at a time" if document["max_concurrency"] else ""
+    client = document["client"]
+    return [
+        Run.of(
+            kind="serve",
+            source="headstock",
+            when=client["when"],
+            command=document["command"],
+            machine=client,
+            versions={name: client[name] for name in ("headstock", "python")},
+            measurements=tuple(
+                Measurement(
+                    subject=document["model"],
+                    workload=f"{document['workload']}, {document['arrivals']}{limit}",
+                    metric=name,
+                    unit=found["unit"],
+                    better="higher" if name.endswith("_throughput") else "lower",
+                    value=found["value"],
+                    right=not document["errors"],
+                )
+                for name, found in document["metrics"].items()
+            ),
+        )
+    ]
+
+
 def _check(document: Document) -> list[Run]:
     failed = len(document["failures"]) + document["unrun"]
     passed = sum(convention["passed"] for convention in document["conventions"])
@@ -166,6 +193,7 @@ READERS: dict[str | int, Callable[[Document], list[Run]]] = {
     "headstock.bench.kernels/1": _kernels,
     "headstock.bench.throughput/1": _engine,
     "headstock.bench.latency/1": _engine,
+    "headstock.bench.serve/1": _serve,
     "headstock.ab/1": _ab,
     1: _check,
 }

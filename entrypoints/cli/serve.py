@@ -8,11 +8,12 @@ from typing import Annotated, Any, get_args
 
 from typer import Exit, Option
 
-from ...core.errors import HeadstockError, InvalidInput
+from ...core.errors import InvalidInput
 from ...core.scheduler.config import Policy
 from ...plugins.environment import API_KEY
 from . import options
 from .console import size_in_bytes
+from .extras import require_extra
 from .groups import grouped
 
 WHERE, ACCESS, LIMITS, REPORTS = "Where it listens", "Who may come in", "Limits", "Names, logs and metrics"
@@ -130,7 +131,7 @@ def serve(
 
     Exit codes: 0 ended as told; 1 the engine died; 2 refused, with the reason.
     """
-    _require_extra()
+    require_extra("headstock serve", "server", ("fastapi", "uvicorn", "prometheus_client"))
     from ...core.engine import AsyncLLMEngine, EngineConfig, Observer
     from ...core.model import resolve_model
     from ...selector import find_device, read_policy
@@ -184,15 +185,3 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> Any:
     if value not in known:
         raise InvalidInput(name, f"must be one of {', '.join(known)}, not {value!r}")
     return value
-
-
-def _require_extra() -> None:
-    """What the extra brings is there."""
-    from importlib.util import find_spec
-
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
-    if missing:
-        raise HeadstockError(
-            f'headstock serve needs {", ".join(missing)}, which the extra "server" brings.\n'
-            "  install it with: pip install 'headstock[server]'"
-        )

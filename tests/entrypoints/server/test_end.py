@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from headstock.core.engine import EngineCore
 from headstock.core.errors import HeadstockError
 from headstock.core.model import ModelFolder
+from headstock.entrypoints.cli import extras
 from headstock.entrypoints.server.listen import Address
 from support.cli import run_cli
 from support.http_server import PATIENCE, lines, served
@@ -264,10 +266,7 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_loaded() -> None:
 
 
 def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    original = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else original(name))
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "uvicorn" else find_spec(name))
     result = run_cli("serve", "smollm2")
     assert result.code == 2
     assert "headstock[server]" in result.err
