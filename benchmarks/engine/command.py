@@ -168,7 +168,7 @@ def _run(
     show_log(verbose)
     names, settings = arms.names(), engine.settings()
     output.check()
-    from ...core.model import read_config, resolve_model
+    from ...core.model import describe_model, resolve_model
     from ...core.text import Tokenizer
     from ...entrypoints.compose import installed_plugins
     from ...selector import find_device
@@ -181,7 +181,7 @@ def _run(
         if name != "auto":
             plugins.backends.find(name)  # a name that nobody offers is told of before weights are read
     folder = resolve_model(model)
-    config = read_config(folder.path)
+    config = describe_model(folder.path, settings["model_impl"])
     asked = workload(Tokenizer.from_folder(folder.path), config.vocab_size)
     limit = settings["max_model_len"] or config.max_position
     if asked.longest > limit:

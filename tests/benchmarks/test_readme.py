@@ -67,3 +67,4 @@ def test_its_lines_are_not_too_long():
 
 def test_there_is_a_place_for_results():
     assert PAGE.index("<!-- results -->") < PAGE.index("<!-- end of results -->")
+    assert PAGE.index("<!-- engine results -->") < PAGE.index("<!-- end of engine results -->")

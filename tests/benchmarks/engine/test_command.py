@@ -108,6 +108,16 @@ def test_latency_is_of_one_batch_and_written_to_a_file(tiny, tmp_path):
     assert written["arms"][0]["name"] == "auto"
 
 
+def test_a_result_can_be_kept(tiny, tmp_path):
+    sizes = ("--input-len", "5", "--output-len", "2", "--rounds", "1", "--warmup", "0")
+    environ = {"HEADSTOCK_DB": str(tmp_path / "results.db")}
+    result = run_cli("bench", "latency", tiny, *sizes, "--save", environ=environ)
+    assert result.code == 0, result.err
+    assert "kept as run" in result.err
+    listed = run_cli("results", "list", "--json", environ=environ).json
+    assert [(run["kind"], run["measurements"][0]["subject"]) for run in listed["runs"]] == [("latency", "auto")]
+
+
 def test_prompts_may_come_from_a_file(tiny, tmp_path):
     turns = [{"from": "human", "value": "tell me of the fox"}, {"from": "gpt", "value": "it is a red animal"}]
     (tmp_path / "share.json").write_text(json.dumps([{"conversations": turns}] * 3))
