@@ -112,7 +112,7 @@ class RandomModel:
 def random_model(name: str, path: Path, **changes: Any) -> RandomModel:
     """The architecture `name` with random weights, norms and biases included, and a tokenizer."""
     kind, cls, own = ARCHITECTURES[name]
-    return save_random(kind, cls, path, **own, **changes)
+    return save_random(kind, cls, path, **{**own, **changes})
 
 
 def save_random(config_class: str, model_class: str, path: Path, **changes: Any) -> RandomModel:
