@@ -18,6 +18,10 @@ Level = Literal["layer", "kind", "phase"]
 LEVELS: tuple[Level, ...] = ("layer", "kind", "phase")
 """Which goes first; after them come the flag and the environment."""
 PHASES = ("decode", "prefill")
+MASKED = "masked"
+"""A further phase, of layers with extra masks: the rows that have one. Others give it to the backend of the rest."""
+Wishes = tuple["Wish | None", "Wish | None", "Wish | None"]
+"""For decode rows, for other rows, and for rows with an extra mask."""
 REACH = ("full", "window")
 """Kinds of layer by what they see."""
 KIND_ALIASES = {
@@ -77,8 +81,8 @@ class Policy:
     options: Mapping[str, Mapping[str, object]] = field(default_factory=dict[str, Mapping[str, object]])
     """Options by backend, as the user wrote both."""
 
-    def wishes(self, specs: Mapping[str, AttentionSpec]) -> dict[str, tuple[Wish | None, Wish | None]]:
-        """What is asked for each layer's decode rows and for its other rows; None is nothing.
+    def wishes(self, specs: Mapping[str, AttentionSpec]) -> dict[str, Wishes]:
+        """What is asked for each layer's decode rows, its other rows, and those with an extra mask; None is nothing.
 
         Raises `InvalidInput` for a rule that speaks of no layer, or of layers beyond the last.
         """
@@ -90,11 +94,16 @@ class Policy:
             numbers = _ranges(rule.key) if rule.level == "layer" and INDICES.fullmatch(rule.key) else []
             if beyond := [high for _, high in numbers if high > last]:
                 raise InvalidInput("attention_policy", f"{rule.key!r} names layer {max(beyond)}; the last is {last}")
-        found: dict[str, tuple[Wish | None, Wish | None]] = {}
+        found: dict[str, Wishes] = {}
         for name, position, spec in layers:
             rules = [rule for rule in self.rules if rule.matches(name, position, spec)]
             rules.sort(key=lambda rule: (LEVELS.index(rule.level), rule.narrowness(name)))
-            found[name] = (self._wish(rules, "decode"), self._wish(rules, "prefill"))
+            masked = [rule for rule in rules if MASKED in rule.backends] if spec.masks else []
+            found[name] = (
+                self._wish(rules, "decode"),
+                self._wish(rules, "prefill"),
+                self._wish(masked, MASKED) if masked else None,
+            )
         return found
 
     def _wish(self, rules: Iterable[Rule], phase: str) -> Wish | None:
@@ -117,7 +126,7 @@ def kinds_of(spec: AttentionSpec) -> tuple[str, str]:
 def level_of(name: str) -> tuple[Level, str]:
     """What a policy's key is, and its plain form: a phase, a kind, or else a layer's name, numbers or pattern."""
     plain = KIND_ALIASES.get(key(name), key(name))
-    if plain in PHASES:
+    if plain in (*PHASES, MASKED):
         return "phase", plain
     return ("kind", plain) if plain in (*REACH, *KINDS) else ("layer", name.strip())
 
@@ -136,7 +145,7 @@ def _ranges(text: str) -> list[tuple[int, int]]:
 def _unmatched(rule: Rule, specs: Mapping[str, AttentionSpec]) -> str:
     kinds = sorted({kind for spec in specs.values() for kind in kinds_of(spec)})
     names = list(specs)
-    near = nearest(rule.key, [*REACH, *KINDS, *PHASES, *names])
+    near = nearest(rule.key, [*REACH, *KINDS, *PHASES, MASKED, *names])
     advice = f" did you mean {near[0]}?" if near and near[0] != rule.key else ""
     layers = ", ".join(names if len(names) < 4 else [names[0], "…", names[-1]])
     what = "is a kind that no layer has" if rule.level == "kind" else "is no kind or phase, and matches no layer"

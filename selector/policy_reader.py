@@ -11,7 +11,7 @@ from ..core.errors import InvalidInput
 from ..plugins import AUTO
 from ..plugins.environment import ATTENTION_BACKEND, read
 from ..plugins.names import key
-from .policy import PHASES, Policy, Rule, level_of
+from .policy import MASKED, PHASES, Policy, Rule, level_of
 
 Document = Mapping[str, Any] | str | Path
 """A mapping, its JSON, or the path of a file with it."""
@@ -59,9 +59,9 @@ def _rule(name: str, value: object) -> Rule:
     if level == "phase" or not isinstance(value, Mapping):
         raise InvalidInput(where, f"must be the name of a backend, not {value!r}")
     parts = cast("Mapping[str, object]", value)
-    unknown = sorted(set(parts) - set(PHASES))
+    unknown = sorted(set(parts) - {*PHASES, MASKED})
     if unknown or not parts:
-        raise InvalidInput(where, f"takes {' and '.join(PHASES)}, not {', '.join(unknown) or 'nothing'}")
+        raise InvalidInput(where, f"takes {', '.join(PHASES)} and {MASKED}, not {', '.join(unknown) or 'nothing'}")
     return Rule(level=level, key=plain, backends={phase: _name(where, part) for phase, part in parts.items()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.attention import (
@@ -20,7 +21,7 @@ from ..plugins import ALIASES, AUTO, Failure, Offer, Plugins
 from ..plugins.names import key
 from .complaints import disputed, named, refused
 from .judge import Judge
-from .policy import Policy, Wish
+from .policy import MASKED, Policy, Wish, Wishes
 from .ranking import LAST_RESORT, ranked
 from .settle import Pick, Settlement, Settler, Task
 
@@ -39,7 +40,7 @@ class Selector:
         self.plugins = plugins
         self.policy = policy or Policy()
         self._tuned = tuned
-        self._composites: dict[tuple[Offer, Offer], type[AttentionBackend[Any]]] = {}
+        self._composites: dict[tuple[Offer, ...], type[AttentionBackend[Any]]] = {}
         self._built: dict[Offer, str] = {}
         """Why a backend could not be built here; ``""`` where it was."""
 
@@ -122,17 +123,21 @@ class Selector:
         for rule in self.policy.rules:
             for backend in rule.backends.values():
                 self._named(backend)
-        layers: dict[tuple[AttentionSpec, Wish | None, Wish | None], list[str]] = {}
-        for name, (decode, prefill) in self.policy.wishes(specs).items():
-            layers.setdefault((specs[name], decode, prefill), []).append(name)
+        layers: dict[tuple[AttentionSpec, Wishes], list[str]] = {}
+        for name, wishes in self.policy.wishes(specs).items():
+            layers.setdefault((specs[name], wishes), []).append(name)
         tasks: list[Task] = []
-        for (spec, decode, prefill), names in layers.items():
-            wishes = {"decode": decode, "prefill": prefill}
-            offers = {phase: wish and self._named(wish.backend) for phase, wish in wishes.items()}
-            if offers["decode"] is offers["prefill"]:
+        for (spec, (decode, prefill, masked)), names in layers.items():
+            wished: dict[str, Wish | None] = {"decode": decode, "prefill": prefill}
+            offers = {phase: wish and self._named(wish.backend) for phase, wish in wished.items()}
+            if masked is not None:
+                plain = replace(spec, masks=frozenset())
+                tasks += [_task(names, plain, phase, offers[phase], [wish]) for phase, wish in wished.items()]
+                tasks.append(_task(names, spec, MASKED, self._named(masked.backend), [masked]))
+            elif offers["decode"] is offers["prefill"]:
                 tasks.append(_task(names, spec, "", offers["decode"], [decode, prefill]))
             else:
-                tasks += [_task(names, spec, phase, offers[phase], [wish]) for phase, wish in wishes.items()]
+                tasks += [_task(names, spec, phase, offers[phase], [wish]) for phase, wish in wished.items()]
         return tasks
 
     def _named(self, backend: str) -> Offer | None:
@@ -158,13 +163,13 @@ class Selector:
         return {name: self._choice(parts, judge) for name, parts in by_layer.items()}
 
     def _choice(self, parts: list[Pick], judge: Judge) -> AttentionChoice:
-        first, last = parts[0], parts[-1]
-        if first.offer is last.offer:
-            backend, cls, options = first.offer.label, _loaded(first.offer), judge.options(first.offer)
+        offers = [pick.offer for pick in parts]
+        if all(offer is offers[0] for offer in offers):
+            backend, cls, options = offers[0].label, _loaded(offers[0]), judge.options(offers[0])
         else:
             backend = ",".join(f"{pick.task.phase}={pick.offer.label}" for pick in parts)
-            cls = self._composite(first.offer, last.offer)
-            options = PhaseOptions(decode=judge.options(first.offer), prefill=judge.options(last.offer))
+            cls = self._composite(tuple(offers))
+            options = PhaseOptions(**{pick.task.phase: judge.options(pick.offer) for pick in parts})
         origins = [f"{p.task.phase}: {p.origin}" if p.task.phase else p.origin for p in parts]
         rejected = dict.fromkeys(rejection for pick in parts for rejection in pick.rejected)
         return AttentionChoice(
@@ -176,11 +181,11 @@ class Selector:
             rejected=tuple[Rejection, ...](rejected),
         )
 
-    def _composite(self, decode: Offer, prefill: Offer) -> type[AttentionBackend[Any]]:
-        """One class a pair, so that layers with the same pair share an instance."""
-        if (decode, prefill) not in self._composites:
-            self._composites[decode, prefill] = by_phase(_loaded(decode), _loaded(prefill))
-        return self._composites[decode, prefill]
+    def _composite(self, offers: tuple[Offer, ...]) -> type[AttentionBackend[Any]]:
+        """One class for the same parts, so that layers which have them share an instance."""
+        if offers not in self._composites:
+            self._composites[offers] = by_phase(*map(_loaded, offers))
+        return self._composites[offers]
 
     def _notes(self, pick: Pick, settlement: Settlement, judge: Judge) -> Iterator[str]:
         """What the log should say about a pick beyond its origin."""

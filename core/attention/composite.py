@@ -1,8 +1,12 @@
-"""Two backends for one layer: decode rows to one, all other rows to the other, over the same cache."""
+"""Several backends for one layer, over one cache: decode rows to one, other rows to another, masked ones to a third.
+
+That steps with extra masks go elsewhere is vLLM's idea, for prompts with images.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -10,7 +14,7 @@ from torch import Tensor
 from .backend import AttentionBackend
 from .batch import AttentionBatch
 from .cache import KVCache
-from .capabilities import Capabilities, Mismatch, common
+from .capabilities import Capabilities, GraphSupport, Mismatch, common
 from .device import Device
 from .params import LayerParams, Limits, Workspace
 from .requirements import Availability
@@ -21,65 +25,109 @@ AnyBackend = AttentionBackend[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseOptions:
-    """Options of both parts."""
+    """Options of the parts."""
 
     decode: Any = None
     prefill: Any = None
+    masked: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePlan:
-    """The parts' plans; None where the step has no rows for a part."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Share:
+    """Rows of a step that one part computes."""
 
-    tokens: int
-    """Query tokens of the decode rows, which come first."""
-    decode: Any
-    prefill: Any
+    part: AnyBackend
+    tokens: slice
+    """Their query tokens in the batch, padding behind the last row included."""
+    keys: slice
+    """The step's K and V that belong to them."""
+    plan: Any
+
+
+PhasePlan = tuple[Share, ...]
 
 
 class PhaseComposite(AttentionBackend[PhasePlan]):
-    """Made by `by_phase`. Offers what both parts offer, and needs what either needs."""
+    """Made by `by_phase`. Offers what all parts offer, and needs what any needs; masks are the masked part's alone.
+
+    A step's mask that says nothing of its decodes sends all rows behind them to the masked part; any other mask, the
+    whole step.
+    """
 
     decode_cls: ClassVar[type[AnyBackend]]
     prefill_cls: ClassVar[type[AnyBackend]]
+    masked_cls: ClassVar[type[AnyBackend] | None] = None
     Options: ClassVar[type] = PhaseOptions
 
     @classmethod
+    def parts(cls) -> dict[str, type[AnyBackend]]:
+        """The classes, by the name of their options."""
+        found = {"decode": cls.decode_cls, "prefill": cls.prefill_cls}
+        return found if cls.masked_cls is None else {**found, "masked": cls.masked_cls}
+
+    @classmethod
     def capabilities(cls, device: Device) -> Capabilities:
-        return common(cls.decode_cls.capabilities(device), cls.prefill_cls.capabilities(device))
+        offered = common(cls.decode_cls.capabilities(device), cls.prefill_cls.capabilities(device))
+        if cls.masked_cls is not None:
+            masked = cls.masked_cls.capabilities(device)
+            offered = replace(common(offered, masked), masks=masked.masks)
+        return replace(offered, graph=min(offered.graph, GraphSupport.SINGLE_TOKEN))
 
     @classmethod
     def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
-        return (*cls.decode_cls.refusals(spec, device), *cls.prefill_cls.refusals(spec, device))
+        return tuple(m for name, part in cls.parts().items() for m in part.refusals(cls._spec(name, spec), device))
 
     @classmethod
     def availability(cls) -> Availability:
-        return Availability(reasons=(*cls.decode_cls.availability().reasons, *cls.prefill_cls.availability().reasons))
+        return Availability(reasons=tuple(r for part in cls.parts().values() for r in part.availability().reasons))
+
+    @classmethod
+    def _spec(cls, name: str, spec: AttentionSpec) -> AttentionSpec:
+        """The layer as a part sees it."""
+        return spec if cls.masked_cls is None or name == "masked" else replace(spec, masks=frozenset())
 
     def __init__(
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None
     ) -> None:
         super().__init__(spec, device, limits, workspace, options)
-        self.decode = self.decode_cls(spec, device, limits, workspace, self.options.decode)
-        self.prefill = self.prefill_cls(spec, device, limits, workspace, self.options.prefill)
+        self._parts: dict[str, AnyBackend] = {
+            name: part(self._spec(name, spec), device, limits, workspace, getattr(self.options, name))
+            for name, part in self.parts().items()
+        }
 
     def bind(self, layer: LayerParams) -> None:
-        self.decode.bind(layer)
-        self.prefill.bind(layer)
+        for part in self._parts.values():
+            part.bind(layer)
 
     def plan(self, batch: AttentionBatch) -> PhasePlan:
-        decodes, rows = batch.counts.decodes, batch.num_reqs
-        return PhasePlan(
-            tokens=batch.counts.decode_tokens,
-            decode=self.decode.plan(batch.rows(0, decodes)) if decodes else None,
-            prefill=self.prefill.plan(batch.rows(decodes, rows)) if decodes < rows else None,
-        )
+        return tuple(self._share(batch, *share) for share in self._shares(batch))
+
+    def _share(self, batch: AttentionBatch, name: str, first: int, end: int) -> Share:
+        start, stop = batch.tokens(first, end)
+        tokens = keys = slice(start, stop if end < batch.num_reqs else None)
+        if batch.key_start_loc is not None:
+            keys = slice(int(batch.key_start_loc[first]), int(batch.key_start_loc[end]))
+        part = self._parts[name]
+        return Share(part=part, tokens=tokens, keys=keys, plan=part.plan(batch.rows(first, end)))
+
+    def _shares(self, batch: AttentionBatch) -> Iterator[tuple[str, int, int]]:
+        """(part, first row, end). A graph of single tokens is the decodes', whether or not they have context."""
+        if batch.graph is not None:
+            yield "decode", 0, batch.num_reqs
+            return
+        decodes, rows, masked = batch.counts.decodes, batch.num_reqs, "masked" in self._parts
+        mask = batch.mask if masked else None
+        if mask is not None and mask.rows(0, decodes, slice(*batch.tokens(0, decodes))) is not None:
+            yield "masked", 0, rows
+            return
+        if decodes:
+            yield "decode", 0, decodes
+        if decodes < rows:
+            yield ("prefill" if mask is None else "masked"), decodes, rows
 
     def prepare(self, plan: PhasePlan) -> None:
-        if plan.decode is not None:
-            self.decode.prepare(plan.decode)
-        if plan.prefill is not None:
-            self.prefill.prepare(plan.prefill)
+        for share in plan:
+            share.part.prepare(share.plan)
 
     def forward(
         self,
@@ -93,26 +141,29 @@ class PhaseComposite(AttentionBackend[PhasePlan]):
         out: Tensor,
         lse_out: Tensor | None = None,
     ) -> None:
-        for part, sub, rows in (
-            (self.decode, plan.decode, slice(0, plan.tokens)),
-            (self.prefill, plan.prefill, slice(plan.tokens, None)),
-        ):
-            if sub is not None:
-                part.forward(
-                    layer,
-                    query[rows],
-                    key=None if key is None else key[rows],
-                    value=None if value is None else value[rows],
-                    kv_cache=kv_cache,
-                    plan=sub,
-                    out=out[rows],
-                    lse_out=None if lse_out is None else lse_out[rows],
-                )
+        for share in plan:
+            rows, keys = share.tokens, share.keys
+            share.part.forward(
+                layer,
+                query[rows],
+                key=None if key is None else key[keys],
+                value=None if value is None else value[keys],
+                kv_cache=kv_cache,
+                plan=share.plan,
+                out=out[rows],
+                lse_out=None if lse_out is None else lse_out[rows],
+            )
 
 
-def by_phase(decode: type[AnyBackend], prefill: type[AnyBackend]) -> type[AnyBackend]:
-    """A backend that sends decode rows to `decode` and the others to `prefill`."""
-    name = f"{decode.__name__}And{prefill.__name__}"
+def by_phase(
+    decode: type[AnyBackend], prefill: type[AnyBackend], masked: type[AnyBackend] | None = None
+) -> type[AnyBackend]:
+    """A backend that sends decode rows to `decode`, the others to `prefill`, and those with extra masks to `masked`."""
+    parts = [decode, prefill] if masked is None else [decode, prefill, masked]
     return PhaseComposite.derive(
-        name, decode_cls=decode, prefill_cls=prefill, requires=decode.requires + prefill.requires
+        "And".join(part.__name__ for part in parts),
+        decode_cls=decode,
+        prefill_cls=prefill,
+        masked_cls=masked,
+        requires=sum((part.requires for part in parts), ()),
     )

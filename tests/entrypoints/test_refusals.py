@@ -196,7 +196,7 @@ POLICIES = [
     ('{"window"', "attention_policy: is not JSON: "),
     ("[]", "attention_policy: must be a JSON object, not []"),
     ('{"window": 3}', "attention_policy['window']: must be the name of a backend, not 3"),
-    ('{"window": {"prefil": "sdpa"}}', "attention_policy['window']: takes decode and prefill, not prefil"),
+    ('{"window": {"prefil": "sdpa"}}', "attention_policy['window']: takes decode, prefill and masked, not prefil"),
     ('{"window": "sdpa", "window": "sdpa"}', "attention_policy: has 'window' twice"),
     ('{"windw": "sdpa"}', "'windw' is no kind or phase, and matches no layer. did you mean window? Kinds here: "),
     ('{"model.layer.*": "sdpa"}', "'model.layer.*' is no kind or phase, and matches no layer."),

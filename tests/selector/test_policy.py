@@ -18,7 +18,7 @@ NAMES = list(FOUR)
 def wishes(specs=FOUR, environ=None, **policy):
     """(decode, prefill) backend by layer number."""
     found = read_policy(environ=environ or {}, **policy).wishes(specs)
-    return [tuple(wish and wish.backend for wish in pair) for pair in found.values()]
+    return [tuple(wish and wish.backend for wish in three[:2]) for three in found.values()]
 
 
 def origins(specs=FOUR, environ=None, **policy):
@@ -49,6 +49,14 @@ def test_auto_is_no_wish(auto):
 @pytest.mark.parametrize("kind", ["window", "sliding", "sliding_window", "sliding_attention", "Sliding-Attention"])
 def test_layers_with_a_window_by_any_of_its_names(kind):
     assert wishes(attention_policy={kind: "w"}) == [(None, None), ("w", "w")] * 2
+
+
+@pytest.mark.parametrize("policy", [{"masked": "m"}, {"full": {"masked": "m"}}])
+def test_rows_with_a_mask_are_a_phase_of_layers_that_may_have_one(policy):
+    specs = layers(spec(), spec(masks=frozenset({"spans"})))
+    found = read_policy(environ={}, attention_backend="a", attention_policy=policy).wishes(specs)
+    assert [three[2] and three[2].backend for three in found.values()] == [None, "m"]
+    assert [three[0].backend for three in found.values()] == ["a", "a"]
 
 
 def test_a_kind_of_the_spec():
@@ -172,8 +180,11 @@ class TestReading:
             ({"window": "a", "sliding": "b"}, "attention_policy: asks twice for kind 'window': a and b, b"),
             ({"window": 7}, "attention_policy['window']: must be the name of a backend, not 7"),
             ({"window": ""}, "attention_policy['window']: is empty"),
-            ({"window": {"decoding": "a"}}, "attention_policy['window']: takes decode and prefill, not decoding"),
-            ({"window": {}}, "attention_policy['window']: takes decode and prefill, not nothing"),
+            (
+                {"window": {"decoding": "a"}},
+                "attention_policy['window']: takes decode, prefill and masked, not decoding",
+            ),
+            ({"window": {}}, "attention_policy['window']: takes decode, prefill and masked, not nothing"),
             ({"decode": {"decode": "a"}}, "attention_policy['decode']: must be the name of a backend"),
             ({"*": "a"}, "attention_policy['*']: would go before kinds and phases; for all layers there is"),
             ({None: "a"}, "attention_policy: has the key None, which is no text"),

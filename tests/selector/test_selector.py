@@ -125,11 +125,11 @@ class TestAdvice:
         assert text.endswith("these can: sdpa, reference")
 
     def test_where_no_other_can_either_all_reasons_are_there(self):
-        text = refusal(world(), layers(spec(masks=frozenset({"tree"}))), attention_backend="sdpa")
+        text = refusal(world(), layers(spec(latent=(512, 64), head_size=576)), attention_backend="sdpa")
         assert text.splitlines()[1:] == [
-            "  masks: asked tree, offered nothing",
+            "  latent: asked (512, 64), offered nothing",
             "  no other can:",
-            "    reference: masks: asked tree, offered nothing",
+            "    reference: latent: asked (512, 64), offered nothing",
         ]
 
     def test_all_reasons_are_told_not_the_first(self):
