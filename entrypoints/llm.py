@@ -49,6 +49,7 @@ class LLM:
         scheduling_policy: Policy = "fcfs",
         long_prefill_token_threshold: int = 0,
         enforce_eager: bool = False,
+        async_scheduling: bool = False,
         model_impl: str = "auto",
         engine: EngineKind = "inproc",
         data_parallel_size: int = 1,
@@ -90,6 +91,7 @@ class LLM:
             scheduling_policy=scheduling_policy,
             long_prefill_token_threshold=long_prefill_token_threshold,
             enforce_eager=enforce_eager,
+            async_scheduling=async_scheduling,
             model_impl=model_impl,
             seed=seed,
         )

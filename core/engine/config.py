@@ -53,6 +53,8 @@ class EngineConfig:
     and all chosen backends can be captured."""
     model_impl: str = "auto"
     """Whose code runs the model: one of `IMPLEMENTATIONS`."""
+    async_scheduling: bool = False
+    """Schedule the next step while one is computed, on the understanding that requests go on; tokens are the same."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class EngineConfig:
                 raise InvalidInput(name, f"must be an integer, not {value!r}")
             if not low <= value <= high:
                 raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
-        for name in ("enable_prefix_caching", "enforce_eager"):
+        for name in ("enable_prefix_caching", "enforce_eager", "async_scheduling"):
             if not isinstance(value := getattr(self, name), bool):
                 raise InvalidInput(name, f"must be True or False, not {value!r}")
         if not isinstance(self.dtype, str):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from ..attention import AttentionProvider, AttentionSelection, AttentionSpec
@@ -15,12 +16,21 @@ from ..scheduler import Scheduler, SchedulerConfig, SchedulerStats
 from ..scheduler.output import EngineCoreOutput, EngineRequest, ModelRunnerOutput, SchedulerOutput
 from ..trace import span
 from ..version import __version__
+from ..worker.memory import out_of_memory
 from ..worker.worker import Worker, WorkerConfig
 from .client import PauseMode
 from .config import EngineConfig
 from .info import EngineInfo
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """A step that is computed in the worker's thread, and the result to come."""
+
+    output: SchedulerOutput
+    result: Future[ModelRunnerOutput]
 
 
 class EngineCore:
@@ -66,6 +76,10 @@ class EngineCore:
         """Requests that came while a pause lets others finish."""
         self._paused: PauseMode | None = None
         self._asleep = False
+        self._computing: tuple[SchedulerOutput, ...] = ()
+        """Steps that are scheduled and whose results are to come, while they are computed."""
+        self._flight: Flight | None = None
+        self._pilot = ThreadPoolExecutor(1, thread_name_prefix="headstock-worker")
         self.info = EngineInfo(
             version=__version__,
             model=folder.name,
@@ -102,6 +116,7 @@ class EngineCore:
         """
         if self._asleep or self.has_unfinished_requests():
             raise HeadstockError("backends are chosen anew for an engine that is awake and has no requests")
+        self._land()
         before, length = self.selection, self.worker.config.max_model_len
         selection = provider.select(self._wanted, self._config.device, self._config.block_size)
         try:
@@ -171,41 +186,99 @@ class EngineCore:
         return last + self.scheduler.abort(ids)
 
     def step(self) -> list[EngineCoreOutput]:
-        """Compute one step and return what became of its requests.
+        """Compute one step and return what became of its requests; with `async_scheduling`, of the step before.
 
-        Whatever is raised meanwhile, an interrupt included, passes on. The requests of that step have ended then, or
-        all where it was raised outside of computing; the next call says so.
+        Where memory is refused meanwhile, it is tried again with half the tokens. Whatever else is raised, an interrupt
+        included, passes on. The requests of that step have ended then, or all where it was raised outside of computing;
+        the next call says so.
         """
         if self._failed:
             failed, self._failed = self._failed, []
             return failed
         if not self.can_step:
             return []
-        computing: SchedulerOutput | None = None
+        self._computing = ()
         try:
             with span("step"):
-                with span("schedule"):
-                    output = computing = self.scheduler.schedule()
-                result = self.worker.execute_model(output)
-                computing = None
-                with span("update"):
-                    return self.scheduler.update_from_output(output, result)
+                return self._step_ahead() if self._config.async_scheduling else self._step()
         except BaseException as error:
-            self._recover(f"{type(error).__name__}: {error}", computing)
-            if isinstance(error, SystemExit):  # somebody's kernel does not decide that the program has succeeded
-                raise BackendError("a model or attention backend ended in SystemExit while it computed") from error
-            raise
+            computing, reason = self._computing, f"{type(error).__name__}: {error}"
+            self._land()
+            if not (computing and out_of_memory(error)):
+                self._recover(reason, computing)
+                if isinstance(error, SystemExit):  # somebody's kernel does not decide that the program has succeeded
+                    raise BackendError("a model or attention backend ended in SystemExit while it computed") from error
+                raise
+        return self._try_again(reason, computing[0])  # out of the handler: its error holds on to memory
 
-    def _recover(self, reason: str, computing: SchedulerOutput | None) -> None:
+    def _step(self) -> list[EngineCoreOutput]:
+        with span("schedule"):
+            output = self.scheduler.schedule()
+        self._computing = (output,)
+        result = self.worker.execute_model(output)
+        self._computing = ()
+        with span("update"):
+            return self.scheduler.update_from_output(output, result)
+
+    def _step_ahead(self) -> list[EngineCoreOutput]:
+        """Schedule the next step while one is computed; then let it be computed while the results are taken in."""
+        with span("schedule"):
+            output = self.scheduler.schedule() if self._may_schedule else SchedulerOutput()
+        flight = self._flight
+        result = ModelRunnerOutput()
+        if flight is not None:
+            self._computing = (flight.output, output)
+            result = flight.result.result()
+            self._computing = ()
+        self._flight = self._start(output)
+        if flight is None:
+            return []
+        with span("update"):
+            return self.scheduler.update_from_output(flight.output, result)
+
+    def _start(self, output: SchedulerOutput) -> Flight | None:
+        """Have a step computed; None where it holds nothing that the worker has to know."""
+        if not (output.num_scheduled_tokens or output.finished_request_ids or output.preempted_request_ids):
+            return None
+        return Flight(output=output, result=self._pilot.submit(self.worker.execute_model, output))
+
+    def _land(self) -> None:
+        """Wait until nothing is computed; what it gave is nobody's any more."""
+        if self._flight is not None:
+            wait((self._flight.result,))
+            self._flight = None
+
+    def _try_again(self, reason: str, failed: SchedulerOutput) -> list[EngineCoreOutput]:
+        """Memory was refused: begin all requests again from their tokens, with half as many as `failed` had.
+
+        Where it is refused again, the requests of that step end, and the others go on.
+        """
+        logger.warning("%s; the step is tried again with half the tokens", reason)
+        self.worker.forget_requests()
+        self.scheduler.preempt_all()
+        output = self.scheduler.schedule(max(1, failed.total_num_scheduled_tokens // 2))
+        try:
+            result = self.worker.execute_model(output)
+        except BaseException as error:
+            self._recover(f"{type(error).__name__}: {error}", (output,))
+            if not out_of_memory(error):
+                raise
+        else:
+            return self.scheduler.update_from_output(output, result)
+        ended, self._failed = self._failed, []
+        return ended
+
+    def _recover(self, reason: str, computing: tuple[SchedulerOutput, ...]) -> None:
         """Make the engine whole after a step that raised.
 
-        Blocks of the step `computing` can be found already and were not computed: its requests end and leave nothing.
-        Without one, the books themselves may be half written: all requests end, and nothing cached is kept.
+        Blocks of the steps `computing` can be found already and were not computed: their requests end and leave
+        nothing. Without any, the books themselves may be half written: all requests end, and nothing cached is kept.
         """
         self.worker.forget_requests()
-        if computing is not None:
-            failures = dict.fromkeys(computing.num_scheduled_tokens, reason)
-            self._failed = self.scheduler.update_from_output(computing, ModelRunnerOutput(failures=failures))
+        if computing:
+            for output in computing:
+                failures = dict.fromkeys(output.num_scheduled_tokens, reason)
+                self._failed += self.scheduler.update_from_output(output, ModelRunnerOutput(failures=failures))
             return
         ended, self.scheduler = self.scheduler.request_ids, self._new_scheduler()
         self._failed = [EngineCoreOutput(request_id=i, finish_reason="error", error=reason) for i in ended]
@@ -213,8 +286,10 @@ class EngineCore:
     @property
     def can_step(self) -> bool:
         """Whether `step` has something to compute or to tell."""
-        if self._failed:
-            return True
+        return bool(self._failed) or self._flight is not None or self._may_schedule
+
+    @property
+    def _may_schedule(self) -> bool:
         return self.scheduler.has_unfinished and self._paused in (None, "wait") and not self._asleep
 
     def has_unfinished_requests(self) -> bool:
@@ -254,6 +329,7 @@ class EngineCore:
             return
         if self.has_unfinished_requests():
             raise HeadstockError("the engine cannot sleep while requests live; pause it first (abort or wait)")
+        self._land()
         self.scheduler.reset_prefix_cache()
         self.worker.release(weights=level == 2)
         self._asleep = True
@@ -267,6 +343,8 @@ class EngineCore:
     def close(self) -> None:
         """Give back all memory; the engine is of no use afterwards."""
         self._asleep = True
+        self._land()
+        self._pilot.shutdown()
         self.worker.release(weights=True)
 
 

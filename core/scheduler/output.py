@@ -66,6 +66,8 @@ class SchedulerOutput:
     cached_requests: tuple[CachedRequestData, ...] = ()
     num_scheduled_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Request id → tokens computed for it in this step; its keys are the step's requests."""
+    number: int = 0
+    """By which the scheduler knows it again."""
     finished_request_ids: tuple[str, ...] = ()
     """Ended since the last step: the worker drops their state."""
     preempted_request_ids: tuple[str, ...] = ()

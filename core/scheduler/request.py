@@ -23,6 +23,7 @@ class Request:
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
         "order",
@@ -55,6 +56,8 @@ class Request:
         """Tokens whose KV is in its blocks once all scheduled steps have run."""
         self.num_cached_tokens = 0
         """Prompt tokens found in the prefix cache at the first admission."""
+        self.num_placeholders = 0
+        """Tokens that scheduled steps will sample, and that are not known yet."""
         self.num_preemptions = 0
         self.first_scheduled_time: float | None = None
         self._prompt_logprobs_made = 0
@@ -90,7 +93,7 @@ class Request:
     def preempt(self) -> None:
         """Forget what was computed; the tokens stay."""
         self.become(RequestStatus.PREEMPTED)
-        self.num_computed_tokens = 0
+        self.num_computed_tokens = self.num_placeholders = 0
         self.num_preemptions += 1
         self._prompt_logprobs_made = 0
 

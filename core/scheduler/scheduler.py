@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 class Scheduler:
     """Owner of all requests. One thread calls `schedule`, runs the step, and calls `update_from_output`, in turn.
 
-    `abort` and `add` may come at any point between. `clock` gives seconds of `time.monotonic()`.
+    The next step may be scheduled before the results of one are taken in: placeholders stand for the tokens that it
+    will give. Steps have to be run in their order. `abort` and `add` may come at any point between. `clock` gives
+    seconds of `time.monotonic()`.
     """
 
     def __init__(
@@ -46,6 +48,9 @@ class Scheduler:
         self._waiting = QUEUES[config.policy]()
         self._finished: list[str] = []
         self._orders = itertools.count()
+        self._step_numbers = itertools.count()
+        self._flying: dict[int, dict[str, tuple[Request, bool]]] = {}
+        """Steps whose results are to come: their requests, and whether they get a token."""
         self._num_steps = 0
         self._num_mixed_steps = 0
         self._num_preemptions = 0
@@ -121,9 +126,12 @@ class Scheduler:
 
     # A step is decided.
 
-    def schedule(self) -> SchedulerOutput:
-        """The next step. Running requests come first; others are admitted only when nobody had to be preempted."""
-        step = Step(self.config.max_num_batched_tokens)
+    def schedule(self, max_tokens: int | None = None) -> SchedulerOutput:
+        """The next step. Running requests come first; others are admitted only when nobody had to be preempted.
+
+        `max_tokens` is its budget, where that is to be less than the configured one.
+        """
+        step = Step(max_tokens or self.config.max_num_batched_tokens, next(self._step_numbers))
         self._schedule_running(step)
         if not step.preempted:
             self._admit_waiting(step)
@@ -133,9 +141,23 @@ class Scheduler:
             self._num_steps += 1
             self._num_mixed_steps += step.is_mixed
         # Advanced now and not when results arrive: the next step depends on counts only.
+        flying: dict[str, tuple[Request, bool]] = {}
         for row in step.rows():
+            flying[row.request.request_id] = row.request, row.completes
+            row.request.num_placeholders += row.completes
             row.request.num_computed_tokens += row.num_tokens
+        if flying:
+            self._flying[step.number] = flying
         return output
+
+    def preempt_all(self) -> None:
+        """Have all running requests begin again, without the results of any step that is on its way.
+
+        Nothing that they computed is found any more.
+        """
+        self._flying.clear()
+        for request in reversed(tuple(self._running.values())):
+            self._take_back(request, forget=True)
 
     def _schedule_running(self, step: Step) -> None:
         """In order of admission, and nobody is left out: each request was admitted into a step that had a token for it
@@ -144,15 +166,21 @@ class Scheduler:
         for request in tuple(self._running.values()):
             if request.request_id not in self._running:
                 continue  # preempted in this step for one before it
-            num_tokens = self._chunk(request.num_tokens - request.num_computed_tokens, step)
+            num_tokens = self._chunk(self._uncomputed(request), step)
             if num_tokens == 0:
-                continue  # its token of the step before is not known yet
+                continue  # all that is left of it is on the way
             block_ids = self._allocate(request, num_tokens, step)
             if block_ids is not None:
                 step.place(request, num_tokens, block_ids)
         # Not before all rows are certain: a cached block of a row taken out again would never be computed.
         for row in step.running.values():
             self.kv.cache_blocks(row.request, row.request.num_computed_tokens + row.num_tokens)
+
+    def _uncomputed(self, request: Request) -> int:
+        """Tokens, known or on the way, whose KV no step computes yet; 0 once the last of the answer is on the way."""
+        num_tokens = request.num_tokens + request.num_placeholders
+        last = min(self._max_total_tokens, request.num_prompt_tokens + request.max_tokens)
+        return 0 if request.num_placeholders and num_tokens >= last else num_tokens - request.num_computed_tokens
 
     def _chunk(self, num_tokens: int, step: Step) -> int:
         """How many of `num_tokens` fit in the step."""
@@ -175,7 +203,10 @@ class Scheduler:
 
     def _preempt(self, request: Request, step: Step) -> None:
         step.preempt(request)
-        self.kv.free(request.request_id)
+        self._take_back(request, forget=False)
+
+    def _take_back(self, request: Request, *, forget: bool) -> None:
+        self.kv.free(request.request_id, forget=forget)
         del self._running[request.request_id]
         request.preempt()
         self._waiting.restore(request)
@@ -217,29 +248,32 @@ class Scheduler:
     def update_from_output(self, scheduled: SchedulerOutput, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Take in what a step computed; news of each request that has any.
 
-        Requests that were aborted while the step ran are left out. Raises `HeadstockError` where the runner gave tokens
-        to a request whose prompt is not finished, or none to one that is ready for its next token.
+        Requests that have ended while the step ran are left out; of those preempted meanwhile, the tokens count.
+        Raises `HeadstockError` where the runner gave tokens to a request whose prompt is not finished, or none to one
+        that is ready for its next token.
         """
         outputs: list[EngineCoreOutput] = []
-        for request_id in scheduled.num_scheduled_tokens:
-            request = self._running.get(request_id)
-            if request is None:
+        for request_id, (request, complete) in self._flying.pop(scheduled.number, {}).items():
+            if self._requests.get(request_id) is not request:
                 continue
-            output = self._take(request, result)
+            output = self._take(request, result, complete=complete)
             if output is not None:
                 outputs.append(output)
         return outputs
 
-    def _take(self, request: Request, result: ModelRunnerOutput) -> EngineCoreOutput | None:
+    def _take(self, request: Request, result: ModelRunnerOutput, *, complete: bool) -> EngineCoreOutput | None:
         request_id = request.request_id
         failure = result.failures.get(request_id)
         sampled = () if failure is not None else result.sampled_token_ids.get(request_id, ())
-        if failure is None and bool(sampled) != (request.num_computed_tokens == request.num_tokens):
+        if failure is None and bool(sampled) != complete:
             raise HeadstockError(
                 f"request {request_id}: the model runner gave {len(sampled)} tokens after computing "
                 f"{request.num_computed_tokens} of {request.num_tokens}"
             )
-        entries = result.prompt_logprobs.get(request_id)
+        running = request_id in self._running
+        request.num_placeholders -= complete and running
+        # One that was preempted meanwhile scores its prompt again.
+        entries = result.prompt_logprobs.get(request_id) if running else None
         prompt_logprobs = request.untold_prompt_logprobs(entries) if entries else ()
         stop = None if failure is None else Stop(RequestStatus.FINISHED_ERROR)
         kept = 0

@@ -18,11 +18,18 @@ class Row(NamedTuple):
     block_ids: BlockIds
     """Blocks the worker does not know yet: additions for a running request, the whole table for an admitted one."""
 
+    @property
+    def completes(self) -> bool:
+        """Whether all tokens of the request are computed after it, those included that are not known yet."""
+        request = self.request
+        return request.num_computed_tokens + self.num_tokens == request.num_tokens + request.num_placeholders
+
 
 class Step:
     """Rows of one step; `output` makes the value that leaves the scheduler."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, number: int = 0) -> None:
+        self.number = number
         self.budget = budget
         """Tokens that can still be placed."""
         self.running: dict[str, Row] = {}
@@ -64,6 +71,7 @@ class Step:
             new_requests=tuple([_new(row) for row in self.admitted.values()]),
             cached_requests=tuple([_cached(row) for row in self.running.values()]),
             num_scheduled_tokens={row.request.request_id: row.num_tokens for row in self.rows()},
+            number=self.number,
             finished_request_ids=tuple(finished),
             preempted_request_ids=tuple(self.preempted),
         )

@@ -153,7 +153,8 @@ class ModelRunner:
         positions = self._states.num_tokens[slots] - self._states.num_prompt_tokens[slots]
         sampled = self._sampler(self._model.compute_logits(hidden[rows]).float(), slots, positions)
         tokens: Ints = sampled.token_ids.cpu().numpy()
-        self._states.append(slots, tokens)
+        # A failed row holds no token, but the step after it may have been scheduled already: it gets one that exists.
+        self._states.append(slots, np.maximum(tokens, 0))
         self._sampling.append_sampled(slots, tokens)
         ids = [inputs.request_ids[i] for i in complete.tolist()]
         return ModelRunnerOutput(

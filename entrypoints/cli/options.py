@@ -128,6 +128,9 @@ class EngineOptions:
     enforce_eager: Annotated[
         bool, Option("--enforce-eager", help="No device graphs (there are none on CPUs).", rich_help_panel=ENGINE)
     ] = False
+    async_scheduling: Annotated[
+        bool, Option("--async-scheduling", help="Schedule a step while one is computed.", rich_help_panel=ENGINE)
+    ] = False
     model_impl: ModelImpl = "auto"
     seed: Annotated[int, Option(help="Of all that is random.", rich_help_panel=ENGINE)] = 0
 

@@ -222,12 +222,13 @@ def test_mixed_steps_are_counted():
     assert (stats.num_steps, stats.num_mixed_steps) == (3, 1)
 
 
-def test_before_the_results_are_in_there_is_nothing_more_to_compute():
+def test_before_the_results_are_in_steps_can_be_scheduled_until_the_last_token_is_on_the_way():
     served = Served(new_scheduler(cache(16)))
     served.add(new_request("r", range(6)))
-    step = served.scheduler.schedule()
-    assert served.scheduler.schedule().num_scheduled_tokens == {}
-    served.tell(served.scheduler.update_from_output(step, served.runner.run(step)))
+    steps = [served.scheduler.schedule() for _ in range(6)]
+    assert [sum(step.num_scheduled_tokens.values()) for step in steps] == [6, 1, 1, 1, 0, 0]
+    for step in steps[:4]:
+        served.tell(served.scheduler.update_from_output(step, served.runner.run(step)))
     served.finish()
     assert served.answers["r"].tokens == answer(range(6), 4)
 
