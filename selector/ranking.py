@@ -12,8 +12,17 @@ from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
     "cpu": ("cpu", "sdpa", "flex_attention", "reference"),
-    "cuda": ("flash_attn_3", "flashinfer", "flash_attn_4", "flash_attn", "sdpa", "flex_attention", "reference"),
-    "rocm": ("sdpa", "flex_attention", "reference"),
+    "cuda": (
+        "flash_attn_3",
+        "flashinfer",
+        "flash_attn_4",
+        "flash_attn",
+        "triton",
+        "sdpa",
+        "flex_attention",
+        "reference",
+    ),
+    "rocm": ("triton", "sdpa", "flex_attention", "reference"),
 }
 """Built-in backends by platform, best first; docs/selection.md says why in this order."""
 ANYWHERE = ("sdpa", "reference")

@@ -11,11 +11,13 @@ import torch
 from headstock.backends.cpu import CpuBackend
 from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
+from headstock.backends.triton import TritonBackend
 from headstock.core.attention import AttentionBackend, AttentionSpec, LayerParams, mismatches, model_window
 from support.attention import CPU, Scene, chunked, make, make_batch, run, uniform_probe, uniform_spec, zeros
+from support.interpreted import interpreted
 
 Backend = type[AttentionBackend[Any]]
-BACKENDS = [ReferenceBackend, SdpaBackend, CpuBackend]
+BACKENDS = [ReferenceBackend, SdpaBackend, CpuBackend, pytest.param(TritonBackend, marks=interpreted)]
 WINDOW_OF_FOUR = [0, 0.5, 1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5]
 
 

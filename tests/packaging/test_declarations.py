@@ -22,7 +22,10 @@ NEEDED_UNIMPORTED: dict[str, str] = {}
 
 MODULES = {"flash_attn_interface": "flash-attn-3", "flashinfer": "flashinfer-python"}
 """Modules of kernel libraries that need not be here, where the distribution is not called like its module."""
-NOT_ON_PYPI = {"flash-attn-3": "it is built from the hopper folder of FlashAttention's sources"}
+NOT_ON_PYPI = {
+    "flash-attn-3": "it is built from the hopper folder of FlashAttention's sources",
+    "triton": "a torch brings its own, under several names",
+}
 """Distributions that no extra can name, with where they come from."""
 
 
