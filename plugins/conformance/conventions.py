@@ -19,7 +19,7 @@ CONVENTIONS: dict[str, str] = {
     "padding": "rows of padding come out finite and write nothing; num_reqs and num_tokens count what is real",
     "lengths": "without exact lengths on the host, the upper bound sizes and never addresses",
     "plans": "a plan stands for its own batch, as long as promised; instances do not mix; the workspace is shared",
-    "graph": "a plan for a graph keeps its addresses from capture to replay",
+    "graph": "a plan for a graph keeps its addresses from capture to replay, with rows of padding too",
     "window": "a causal window of W sees W keys, the current one included; without causality, keys less than W away",
     "scale": "logits are multiplied by the spec's scale, once",
     "heads": "query head h reads KV head h // (Hq // Hkv)",

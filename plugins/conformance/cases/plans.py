@@ -61,11 +61,10 @@ def graph(ground: Ground, full: bool) -> Iterator[Draft]:
         GraphSupport.ALWAYS: (A, B),
     }
     for support, (captured, replayed) in batches.items():
-        yield (
-            support.name.lower().replace("_", "-"),
-            _replayed(support, replayed),
-            closed(ground, captured, causal=True),
-        )
+        name = support.name.lower().replace("_", "-")
+        yield name, _replayed(support, replayed), closed(ground, captured, causal=True)
+        if support < GraphSupport.ALWAYS:
+            yield f"{name}-padded", _replayed(support, replayed[:2]), closed(ground, captured, causal=True)
 
 
 def _one_after_the_other(batches: Sequence[Rows]) -> Judge:
@@ -132,14 +131,17 @@ def _scribbled(subject: Subject, problem: Problem) -> None:
 def _replayed(support: GraphSupport, replayed: Rows) -> Judge:
     """What a recording does, without one: the call is repeated with the captured plan after a later batch was planned.
 
-    The batch's tensors are the engine's buffers: the later batch stands where the captured one stood.
+    The batch's tensors are the engine's buffers: the later batch stands where the captured one stood, and rows of
+    padding stand where it has fewer.
     """
 
     def judge(subject: Subject, problem: Problem) -> None:
         offered = subject.capabilities.graph
         if offered < support:
             raise Skipped(str(Mismatch(field="graph", asked=support.name.lower(), offered=offered.name.lower())))
-        later = replace(problem, rows=replayed, seed=problem.seed + 1, placement=problem.placement + 1)
+        missing = len(problem.rows) - len(replayed)
+        padding = {"padded_rows": missing, "padded_queries": replayed[0][0]} if missing else {}
+        later = replace(problem, rows=replayed, seed=problem.seed + 1, placement=problem.placement + 1, **padding)
         rig = Rig(subject, problem, later, table_width=WIDTH)
         first, second = rig.scene(problem), rig.scene(later)
         key = GraphKey(padded_reqs=len(problem.rows), padded_tokens=problem.num_tokens, capturing=True)

@@ -91,6 +91,18 @@ class NewTensorsEachPlan(Plain):
         return replace(batch, seq_lens=batch.seq_lens.clone(), block_table=clone(batch.block_table))
 
 
+@breaks("graph")
+class PlansByRealRows(Plain):
+    """Finds the buffers of a graph's plan by its real rows: a padded batch fills others than the graph reads."""
+
+    def plan(self, batch):
+        if batch.graph is None:
+            return batch
+        self.kept = getattr(self, "kept", {})
+        lengths = self.kept.setdefault(batch.num_reqs, batch.seq_lens.clone())
+        return replace(batch, seq_lens=lengths.copy_(batch.seq_lens))
+
+
 @breaks("neighbours")
 class PaddedToTheLongest(Plain):
     """Adds in another order where the batch has a longer row, and declares batch invariance all the same."""
