@@ -28,7 +28,7 @@ from ..core.engine import (
 from ..core.model import ModelFolder, describe_model
 from ..core.text import Tokenizer
 from ..plugins import Plugins, check_environment, load_plugins
-from ..selector import Policy, Selector
+from ..selector import Policy, Selector, installed_tuning
 from .deploy import Deployment, Order, open_port
 
 log = logging.getLogger("headstock")
@@ -42,11 +42,15 @@ def installed_plugins() -> Plugins:
     return load_plugins()
 
 
+def make_selector(policy: Policy | None = None) -> Selector:
+    """Who chooses among what is installed: the user's policy, then what was measured here, then the ranking."""
+    plugins = installed_plugins()
+    return Selector(plugins, policy, tuned=installed_tuning(plugins))
+
+
 def build_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> LLMEngine:
     """The engine for a model in a folder. Its configuration and the choice of backends come before the weights."""
-    core = EngineCore(
-        config, folder, describe_model(folder.path, config.model_impl), Selector(installed_plugins(), policy)
-    )
+    core = EngineCore(config, folder, describe_model(folder.path, config.model_impl), make_selector(policy))
     return LLMEngine(InprocClient(core), _inputs(folder, config))
 
 
@@ -68,9 +72,7 @@ def build_async_engine(
     """The same for an event loop; an engine in this process runs in a thread of its own."""
     inputs = _inputs(folder, config)
     if deployment is None or deployment.engine == "inproc":
-        core = EngineCore(
-            config, folder, describe_model(folder.path, config.model_impl), Selector(installed_plugins(), policy)
-        )
+        core = EngineCore(config, folder, describe_model(folder.path, config.model_impl), make_selector(policy))
         return AsyncLLMEngine(AsyncRemoteClient(ThreadPort(core)), inputs, observer)
     selection = select_attention(folder, config, policy)
     return AsyncLLMEngine(AsyncRemoteClient(_port(folder, config, policy, selection, deployment)), inputs, observer)
@@ -79,14 +81,14 @@ def build_async_engine(
 def select_attention(folder: ModelFolder, config: EngineConfig, policy: Policy) -> AttentionSelection:
     """The backends that engines elsewhere are to compute with, chosen here, once for all of them."""
     specs = wanted_attention(config, describe_model(folder.path, config.model_impl))
-    return Selector(installed_plugins(), policy).select(specs, config.device, config.block_size)
+    return make_selector(policy).select(specs, config.device, config.block_size)
 
 
 def compose_core(payload: bytes) -> EngineCore:
     """In an engine's own process: the core that `payload`, an `Order`, asks for."""
     order = msgspec.msgpack.decode(payload, type=Order)
     folder = ModelFolder(name=order.model, path=Path(order.path), origin=order.origin)
-    provider = AgreedProvider(Selector(installed_plugins(), order.policy), order.attention, order.rank)
+    provider = AgreedProvider(make_selector(order.policy), order.attention, order.rank)
     return _core(folder, order.config, provider)
 
 

@@ -17,9 +17,9 @@ from ..core.params import SamplingParams
 from ..core.scheduler import SchedulerStats
 from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
 from ..core.text import ChatTemplate, Tokenizer
-from ..selector import Selector, find_device, read_policy
+from ..selector import find_device, read_policy
 from ..selector.policy_reader import Document
-from .compose import build_engine, connect_engine, installed_plugins, select_attention
+from .compose import build_engine, connect_engine, installed_plugins, make_selector, select_attention
 from .deploy import Deployment, EngineKind
 
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -136,7 +136,7 @@ class LLM:
             attention_policy=attention_policy,
             attention_backend_config=attention_backend_config,
         )
-        self.engine.core.set_attention(Selector(installed_plugins(), policy))
+        self.engine.core.set_attention(make_selector(policy))
 
     def generate(
         self,

@@ -31,6 +31,7 @@ PLUGINS_STRICT = "HEADSTOCK_PLUGINS_STRICT"
 ENV_STRICT = "HEADSTOCK_ENV_STRICT"
 KERNELS = "HEADSTOCK_KERNELS"
 DATABASE = "HEADSTOCK_DB"
+TUNED = "HEADSTOCK_TUNED"
 API_KEY = "HEADSTOCK_API_KEY"
 
 VARIABLES = (
@@ -53,6 +54,9 @@ VARIABLES = (
     ),
     Variable(name=DATABASE, flag="--db", meaning="File that results are kept in; else one in the user's data folder."),
     Variable(name=API_KEY, flag="--api-key", meaning="Keys, comma-separated, that headstock serve asks of requests."),
+    Variable(
+        name=TUNED, meaning="File that headstock tune wrote; else the one in the user's data folder; 0 uses none."
+    ),
     Variable(name=ENV_STRICT, meaning=f"1 makes an unknown or retired {PREFIX}* variable an error, not a warning."),
 )
 """All of them. Whoever reads another adds it here, or its users are told that nothing reads it."""

@@ -8,6 +8,7 @@ from .policy import Policy, Rule, Wish
 from .policy_reader import read_policy
 from .profiles import PROFILES, Profile, profile
 from .selector import Selector
+from .tuned import installed_tuning
 
 __all__ = [
     "PROFILES",
@@ -27,6 +28,7 @@ __all__ = [
     "estimate",
     "explain",
     "find_device",
+    "installed_tuning",
     "list_backends",
     "probe",
     "profile",

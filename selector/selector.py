@@ -21,12 +21,13 @@ from ..plugins import ALIASES, AUTO, Failure, Offer, Plugins
 from ..plugins.names import key
 from .complaints import disputed, named, refused
 from .judge import Judge
-from .policy import MASKED, Policy, Wish, Wishes
+from .policy import MASKED, PHASES, Policy, Wish, Wishes
 from .ranking import LAST_RESORT, ranked
 from .settle import Pick, Settlement, Settler, Task
+from .tuned import Measured
 
-Tuned = Callable[[AttentionSpec, Device], str | None]
-"""The backend that was measured to be fastest for a spec on a device, if any was."""
+Tuned = Callable[[AttentionSpec, Device, str], Measured | None]
+"""The backend that was measured to be fastest for a spec on a device in a phase, if any was."""
 
 
 class Selector:
@@ -69,12 +70,12 @@ class Selector:
     def _settle(
         self, specs: Mapping[str, AttentionSpec], device: Device, block_size: int | None
     ) -> tuple[Settlement, Judge]:
-        tasks = self._tasks(specs)
+        tasks = self._tasks(specs, device)
         if any(task.named is None for task in tasks):
             self._try_plugins()
         judge, ranking = self.judge(device), ranked(device, self.plugins)
         offers = self.offers(ranking)
-        settlement = Settler(judge, ranking, lambda spec: self._measured(spec, device)).settle(
+        settlement = Settler(judge, ranking, lambda task: self._measured(task, device)).settle(
             tasks,
             block_size,
             complain=lambda refusals: refused(refusals, judge, offers, ranking),
@@ -118,7 +119,7 @@ class Selector:
         """All backends: first those that are chosen automatically, in their order."""
         return (*ranking, *(offer for offer in self.plugins.backends.offers if offer not in ranking))
 
-    def _tasks(self, specs: Mapping[str, AttentionSpec]) -> list[Task]:
+    def _tasks(self, specs: Mapping[str, AttentionSpec], device: Device) -> list[Task]:
         """What has to be found; raises `BackendError` for a name nobody offers, whether or not a layer would get it."""
         for rule in self.policy.rules:
             for backend in rule.backends.values():
@@ -134,7 +135,7 @@ class Selector:
                 plain = replace(spec, masks=frozenset())
                 tasks += [_task(names, plain, phase, offers[phase], [wish]) for phase, wish in wished.items()]
                 tasks.append(_task(names, spec, MASKED, self._named(masked.backend), [masked]))
-            elif offers["decode"] is offers["prefill"]:
+            elif offers["decode"] is offers["prefill"] and not (offers["decode"] is None and self._apart(spec, device)):
                 tasks.append(_task(names, spec, "", offers["decode"], [decode, prefill]))
             else:
                 tasks += [_task(names, spec, phase, offers[phase], [wish]) for phase, wish in wished.items()]
@@ -149,9 +150,16 @@ class Selector:
             if not offer.record.builtin:
                 offer.load()
 
-    def _measured(self, spec: AttentionSpec, device: Device) -> Offer | None:
-        name = self._tuned(spec, device) if self._tuned else None
-        return self.plugins.backends.get(name) if name else None
+    def _apart(self, spec: AttentionSpec, device: Device) -> bool:
+        """Whether the phases of a layer were measured to be for different backends."""
+        found = [self._tuned(spec, device, phase) for phase in PHASES] if self._tuned else []
+        return len({measured.backend for measured in found if measured}) > 1
+
+    def _measured(self, task: Task, device: Device) -> tuple[Offer, str] | None:
+        """Who was measured to be fastest for a task that is left open, and why."""
+        found = self._tuned(task.spec, device, task.phase or PHASES[0]) if self._tuned else None
+        offer = self.plugins.backends.get(found.backend) if found else None
+        return (offer, found.why) if found and offer else None
 
     def _choices(
         self, specs: Mapping[str, AttentionSpec], picks: Sequence[Pick], judge: Judge

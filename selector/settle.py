@@ -65,7 +65,9 @@ Dispute = Callable[[Sequence[Pick]], str]
 class Settler:
     """Picks by rank, and again under closer terms where the first picks do not agree."""
 
-    def __init__(self, judge: Judge, ranking: Sequence[Offer], tuned: Callable[[AttentionSpec], Offer | None]) -> None:
+    def __init__(
+        self, judge: Judge, ranking: Sequence[Offer], tuned: Callable[[Task], tuple[Offer, str] | None]
+    ) -> None:
         self._judge = judge
         self._ranking = ranking
         self._tuned = tuned
@@ -99,17 +101,18 @@ class Settler:
             fits = not self._judge.reasons(task.named, task.spec, terms)
             return Pick(task=task, offer=task.named, origin=task.origin) if fits else None
         rejected: list[Rejection] = []
-        for offer, origin in self._candidates(task.spec):
+        for offer, origin in self._candidates(task):
             reasons = self._judge.reasons(offer, task.spec, terms)
             if not reasons:
                 return Pick(task=task, offer=offer, origin=origin, rejected=tuple(rejected))
             rejected.append(Rejection(backend=offer.label, reasons=reasons))
         return None
 
-    def _candidates(self, spec: AttentionSpec) -> Iterator[tuple[Offer, str]]:
-        tuned = self._tuned(spec)
-        if tuned is not None:
-            yield tuned, "tuned (measured on this machine)"
+    def _candidates(self, task: Task) -> Iterator[tuple[Offer, str]]:
+        measured = self._tuned(task)
+        if measured is not None:
+            yield measured
+        tuned = measured[0] if measured else None
         for place, offer in enumerate(self._ranking, 1):
             if offer is not tuned:
                 yield offer, f"ranked ({place} of {len(self._ranking)} on {self._judge.device.platform})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Before triton is: where no card is, its kernels are tested in its interpreter.
 if not any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/kfd")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# What the developer has tuned or kept is no part of the tests; the models' cache, elsewhere, is.
+os.environ["XDG_DATA_HOME"] = os.path.join(tempfile.gettempdir(), f"headstock-tests-{os.getpid()}", "data")
 
 from support.wheels import Distributions, Installed, build_headstock, install_headstock
 

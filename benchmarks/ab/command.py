@@ -34,7 +34,7 @@ class KernelOptions:
                rich_help_panel=KERNEL),
     ] = None  # fmt: skip
     model: Annotated[
-        str | None, Option(help="The heads of this model in place of the usual ones.", rich_help_panel=KERNEL)
+        str | None, Option(help="The layers of this model in place of the usual ones.", rich_help_panel=KERNEL)
     ] = None
     phase: Annotated[str, Option(help="decode, prefill, chunk or all.", rich_help_panel=KERNEL)] = "all"
     dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.", rich_help_panel=KERNEL)] = (
@@ -195,7 +195,7 @@ def ab(
 
 
 def _shapes_of(model: str) -> tuple[Shape, ...]:
-    """The usual small shapes with the heads of each of the model's layers; windows and the like are not in them."""
+    """The usual small shapes for each kind of layer that the model has."""
     from ...core.model import read_config, resolve_model
     from ..kernels.shapes import model_grid
 

@@ -15,6 +15,7 @@ from ...core.errors import InvalidInput
 from ...core.model import ModelFolder
 from ...entrypoints.llm import LLM
 from ...plugins import Guard
+from ...plugins.sources import source_hash
 from ..engine.arm import Arm as EngineArm
 from ..engine.arm import Turn, agreement
 from ..engine.metrics import METRICS
@@ -22,7 +23,6 @@ from ..engine.workload import Workload
 from ..interleave import Pace, Samples, interleave
 from ..load import LoadMeter
 from ..machine import describe
-from ..results.sources import source_hash
 from .arms import Arm
 from .lines import not_compared, notes_on, numerics_first
 from .numerics import SCORED, divergences, first_difference, score

@@ -12,13 +12,14 @@ import torch
 
 from ...core.errors import BackendError
 from ...plugins import Offer
+from ...plugins.sources import source_hash
 from ...selector.judge import Judge, Terms
+from ...selector.tuned import read_spec
 from ..kernels.contenders import BackendContender
 from ..kernels.data import Pool
 from ..kernels.run import fitting_block_size
 from ..kernels.shapes import Shape
 from ..peers.vllm_cpu import Case, Server, serve
-from ..results.sources import source_hash
 
 
 class ArmKernel:
@@ -53,6 +54,7 @@ class ArmKernel:
             batch=len(case.seq_lens),
             queries=case.query_lens[0],
             length=case.seq_lens[0],
+            layer=read_spec(case.layer) if case.layer else None,
         )
         spec = shape.spec(case.dtype, self.block_size)
         if reasons := self._judge.reasons(self._offer, spec, Terms(block_size=spec.block_size)):

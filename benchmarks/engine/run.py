@@ -16,10 +16,10 @@ from ...core.attention import Device
 from ...core.trace import Recorder
 from ...entrypoints.llm import LLM
 from ...plugins import Guard
+from ...plugins.sources import source_hash
 from ..interleave import Pace, Samples, interleave
 from ..load import LoadMeter
 from ..machine import describe, load_average
-from ..results.sources import source_hash
 from ..statistics import paired_ratio
 from .arm import Arm, Turn, agreement
 from .metrics import METRICS

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...core.attention.reference import attend_row
-from .data import Pool
+from ...core.attention.reference import attend_row, visible
+from .data import Pool, layer_params
 from .shapes import Shape
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
@@ -52,12 +52,17 @@ def expected(shape: Shape, pool: Pool, dtype: str) -> Expected:
 def _exact(shape: Shape, pool: Pool, dtype: str, token: int) -> Tensor:
     """float64 (Hq, D) of one query token; a KV head at a time, because the reference repeats keys for query heads."""
     sequence, query = divmod(token, shape.queries)
-    keys, values = pool.tokens(sequence, 0, shape.length - shape.queries + query + 1)
-    spec = shape.spec(dtype)
-    one = replace(spec, num_heads=spec.group_size, num_kv_heads=1)
-    heads = pool.queries[token].double().split(spec.group_size)
-    outs = [
-        attend_row(q, keys[:, h : h + 1].double(), values[:, h : h + 1].double(), one, bias=None, sinks=None)[0]
-        for h, q in enumerate(heads)
-    ]
+    spec, position = shape.spec(dtype), shape.length - shape.queries + query
+    layer, group = layer_params("layer", spec), spec.group_size
+    seen = visible(position, shape.length, spec)
+    keys, values = pool.tokens(sequence, seen.start, seen.stop)
+    one = replace(spec, num_heads=group, num_kv_heads=1)
+    away = torch.arange(position - seen.start, position - seen.stop, -1, dtype=torch.float64).abs()
+    outs: list[Tensor] = []
+    for h, q in enumerate(pool.queries[token].double().split(group)):
+        own = slice(h * group, (h + 1) * group)
+        sinks = None if layer.sinks is None else layer.sinks[own].double()
+        bias = None if layer.alibi_slopes is None else -layer.alibi_slopes[own].double()[:, None] * away
+        out, _ = attend_row(q, keys[:, h : h + 1].double(), values[:, h : h + 1].double(), one, bias=bias, sinks=sinks)
+        outs.append(out)
     return torch.cat(outs)

@@ -160,7 +160,7 @@ def _running(word: str) -> Iterator[Peer]:
 
 
 def _backend(offer: Offer) -> Entrant:
-    from ..results.sources import source_hash
+    from ...plugins.sources import source_hash
     from .report import Entrant
 
     cls = offer.load()

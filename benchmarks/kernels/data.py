@@ -102,6 +102,17 @@ class Scene:
     limits: Limits
 
 
+def layer_params(name: str, spec: AttentionSpec) -> LayerParams:
+    """A layer's own values, where its features need any: sinks from -1 to 1, and the slopes of Press et al. 2021."""
+    heads = torch.arange(1, spec.num_heads + 1)
+    return LayerParams(
+        name=name,
+        spec=spec,
+        sinks=torch.linspace(-1.0, 1.0, spec.num_heads) if spec.sinks else None,
+        alibi_slopes=torch.exp2(-8.0 * heads / spec.num_heads) if spec.alibi else None,
+    )
+
+
 def build_scene(
     shape: Shape,
     pool: Pool,
@@ -114,7 +125,7 @@ def build_scene(
     blocks = -(-shape.length // spec.block_size)
     order = torch.randperm(shape.batch * blocks, generator=torch.Generator().manual_seed(SEED)) + 1
     table = order.view(shape.batch, blocks).to(torch.int32)
-    layer = LayerParams(name="layer", spec=spec)
+    layer = layer_params("layer", spec)
     cache = layout.allocate(spec, shape.batch * blocks + 1, "cpu")
     slots = slot_table(table, shape.length, spec.block_size)
     limits = make_limits(shape, blocks)

@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 
 from ...core.errors import BackendError, InvalidInput
+from ...selector.tuned import spec_document
 from .contenders import Start
 from .data import SEED, Pool
 from .shapes import Shape
@@ -127,9 +128,11 @@ class PeerContender:
         self._out = folder / "out"
         self._shape = (shape.tokens, shape.num_heads, shape.head_size)
         self._dtype = getattr(torch, dtype)
+        layer = {} if shape.layer is None else {"layer": spec_document(shape.layer)}
         peer.ask(
             "prepare",
             case={
+                **layer,
                 "folder": str(folder),
                 "dtype": dtype,
                 "num_heads": shape.num_heads,

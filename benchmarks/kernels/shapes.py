@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from ...core.attention import AttentionSpec
@@ -33,6 +33,8 @@ class Shape:
     queries: int = 1
     length: int
     """Keys of a sequence, those of the new tokens included."""
+    layer: AttentionSpec | None = None
+    """The layer it stands for, with these heads; None is a causal decoder without further features."""
 
     def __post_init__(self) -> None:
         sizes = (self.num_heads, self.num_kv_heads, self.head_size, self.batch, self.queries, self.length)
@@ -52,7 +54,30 @@ class Shape:
             "prefill": _short(self.length),
             "chunk": f"{self.queries}+{_short(self.length - self.queries)}",
         }[self.phase]
-        return f"{self.phase}:{'/'.join(map(str, self.heads))}:{size}"
+        return f"{self.phase}:{'/'.join(map(str, self.heads))}:{size}{self._features}"
+
+    @property
+    def _features(self) -> str:
+        """``+window=512+sinks``: what sets the layer apart from a plain one."""
+        layer = self.layer
+        if layer is None:
+            return ""
+        plain = AttentionSpec(num_heads=1, num_kv_heads=1, head_size=self.head_size, dtype=layer.dtype)
+        own = {"window": layer.window and layer.window[0] + 1, "softcap": layer.softcap}
+        own |= {"scale": layer.scale if layer.scale != plain.scale else None}
+        named = [f"+{name}={value:g}" for name, value in own.items() if value is not None]
+        return "".join(named + [f"+{name}" for name in ("alibi", "sinks") if getattr(layer, name)])
+
+    @property
+    def reach(self) -> int:
+        """Keys of a sequence that any of its new tokens sees."""
+        return self.length if self._left is None else min(self.length, self._left + self.queries)
+
+    @property
+    def _left(self) -> int | None:
+        """Keys before its own that a new token sees; None is all."""
+        window = self.layer.window if self.layer else None
+        return None if window is None or window[0] < 0 else window[0]
 
     @property
     def tokens(self) -> int:
@@ -63,14 +88,18 @@ class Shape:
     def flops(self) -> int:
         """Floating-point operations of q·k and p·v over the keys that causality lets each query see."""
         pairs = self.queries * (self.length - self.queries) + self.queries * (self.queries + 1) // 2
+        if self._left is not None:
+            pairs = sum(min(n, self._left + 1) for n in range(self.length - self.queries + 1, self.length + 1))
         return 4 * self.num_heads * self.head_size * self.batch * pairs
 
     def kv_bytes(self, dtype: str) -> int:
-        """Bytes of all keys and values, each counted once."""
-        return self.batch * self.length * self.spec(dtype).bytes_per_token
+        """Bytes of all keys and values that are seen, each counted once."""
+        return self.batch * self.reach * self.spec(dtype).bytes_per_token
 
     def spec(self, dtype: str, block_size: int = 16) -> AttentionSpec:
-        """The layer it stands for: a causal decoder without further features."""
+        """The layer it stands for, in `dtype` and with K and V stored in it."""
+        if self.layer is not None:
+            return replace(self.layer, dtype=dtype, kv_format="auto", kv_scales="none", block_size=block_size)
         return AttentionSpec(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
@@ -101,9 +130,10 @@ def quick_grid(heads: tuple[int, int, int] = SMALL) -> tuple[Shape, ...]:
 
 
 def model_grid(specs: Iterable[AttentionSpec]) -> tuple[Shape, ...]:
-    """The quick grid with the heads of each of these layers."""
-    heads = dict.fromkeys((spec.num_heads, spec.num_kv_heads, spec.head_size) for spec in specs)
-    return tuple(shape for own in heads for shape in quick_grid(own))
+    """The quick grid for each of these layers, with its heads, window, softcap, sinks and so on."""
+    layers = dict.fromkeys(replace(spec, block_size=16) for spec in specs)
+    grids = [(spec, quick_grid((spec.num_heads, spec.num_kv_heads, spec.head_size))) for spec in layers]
+    return tuple(replace(shape, layer=spec) for spec, grid in grids for shape in grid)
 
 
 def shape(phase: str, heads: tuple[int, int, int], *, batch: int = 1, queries: int = 1, length: int) -> Shape:

@@ -52,6 +52,8 @@ class Case:
     scale: float
     seed: int
     """Of the order of the blocks."""
+    layer: dict[str, Any] | None = None
+    """A layer with more to it than heads and scale, as headstock describes it."""
 
     def read(self, name: str, tokens: int, heads: int) -> torch.Tensor:
         """One of the arrays, without copying it."""
@@ -86,6 +88,8 @@ class VllmCpu:
         self._cache: torch.Tensor | None = None
 
     def prepare(self, case: Case) -> None:
+        if case.layer is not None:
+            raise ValueError("only plain layers are measured with this kernel")
         self._case, size = case, self.block_size
         self._isa = isa(getattr(torch, case.dtype), case.head_size)
         counts = [-(-n // size) for n in case.seq_lens]

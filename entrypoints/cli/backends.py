@@ -26,11 +26,11 @@ def backends(
     gets is said by: headstock explain MODEL
     """
     show_log(verbose)
-    from ...selector import Selector, find_device, list_backends
-    from ..compose import installed_plugins
+    from ...selector import find_device, list_backends
+    from ..compose import installed_plugins, make_selector
 
     plugins = installed_plugins()
-    listing = list_backends(Selector(plugins), find_device(device, plugins.hooks))
+    listing = list_backends(make_selector(), find_device(device, plugins.hooks))
     if json:
         print_json(listing.to_dict())
     else:

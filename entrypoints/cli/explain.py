@@ -48,15 +48,15 @@ def explain(
     """
     show_log(verbose)
     from ...core.model import describe_model, resolve_dtype, resolve_model
-    from ...selector import Selector, find_device, read_policy
     from ...selector import explain as explain_selection
-    from ..compose import installed_plugins
+    from ...selector import find_device, read_policy
+    from ..compose import installed_plugins, make_selector
 
     plugins = installed_plugins()
     policy = read_policy(**attention.wishes())
     for name in _named(policy):
         plugins.backends.find(name)  # that one does not fit is an answer; that nobody offers it is wrong input
-    selector = Selector(plugins, policy)
+    selector = make_selector(policy)
     target = find_device(device, plugins.hooks)
     config = describe_model(resolve_model(model, weights=False).path, model_impl)
     dtype = resolve_dtype(dtype, config, target)

@@ -11,6 +11,7 @@ from headstock.core.attention import LAYOUTS, AttentionSpec, Capabilities, Devic
 from headstock.core.attention.capabilities import RULES
 from headstock.core.errors import BackendError, InvalidInput
 from headstock.selector import Selector, explain, read_policy
+from headstock.selector.tuned import Measured
 from support.attention import CPU
 from support.backends import EVERYTHING, backend, bare, layers, spec, up_to
 from support.plugins import world
@@ -553,12 +554,26 @@ class TestTuned:
 
     @staticmethod
     def choice(name, plugins=None, specs=PLAIN, **policy):
-        selector = Selector(plugins or world(), read_policy(environ={}, **policy), tuned=lambda spec, device: name)
+        names = name if isinstance(name, dict) else dict.fromkeys(("decode", "prefill"), name)
+
+        def tuned(spec, device, phase):
+            return names[phase] and Measured(backend=names[phase], why="tuned (measured)")
+
+        selector = Selector(plugins or world(), read_policy(environ={}, **policy), tuned=tuned)
         return next(iter(selector.select(specs, CPU).choices.values()))
 
     def test_it_goes_before_the_ranking(self):
         choice = self.choice("reference")
-        assert (choice.backend, choice.origin) == ("reference", "tuned (measured on this machine)")
+        assert (choice.backend, choice.origin) == ("reference", "tuned (measured)")
+
+    def test_the_phases_can_have_winners_of_their_own(self):
+        choice = self.choice({"decode": "reference", "prefill": "sdpa"})
+        assert choice.backend == "decode=reference,prefill=sdpa"
+        assert choice.origin == "decode: tuned (measured); prefill: tuned (measured)"
+        assert self.choice({"decode": "sdpa", "prefill": "sdpa"}).backend == "sdpa"
+
+    def test_a_phase_without_a_winner_is_ranked(self):
+        assert self.choice({"decode": "reference", "prefill": None}).backend == "reference"
 
     def test_the_user_goes_before_it(self):
         assert self.choice("reference", attention_backend="sdpa").backend == "sdpa"

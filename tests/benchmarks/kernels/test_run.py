@@ -16,9 +16,10 @@ from headstock.benchmarks.kernels.peer import Peer
 from headstock.benchmarks.kernels.report import Measurement
 from headstock.benchmarks.kernels.rows import LIMIT, Task, finished
 from headstock.benchmarks.kernels.run import KernelBench, Settings
-from headstock.benchmarks.kernels.shapes import choose
-from headstock.core.attention import Sizes
-from headstock.selector import Selector
+from headstock.benchmarks.kernels.shapes import Shape, choose
+from headstock.core.attention import AttentionSpec, Sizes
+from headstock.entrypoints.compose import installed_plugins
+from headstock.selector import Selector, find_device
 from support.attention import CPU
 from support.plugins import world
 
@@ -121,6 +122,33 @@ def test_a_wrong_one_gets_none_and_its_reason(rows, name, reason):
     for m in of(rows, name):
         assert (m.failed, m.reason) == (True, reason)
         assert (m.median_us, m.rate, m.share, m.samples_us, m.versus) == (None, None, None, (), ())
+
+
+@pytest.mark.parametrize(
+    "features",
+    [{"window": (5, 0)}, {"softcap": 2.0, "scale": 0.3}, {"sinks": True}, {"alibi": True, "window": (20, 0)}],
+    ids="+".join,
+)
+def test_layers_with_features_are_right_in_backends_that_have_them(features):
+    layer = AttentionSpec(num_heads=4, num_kv_heads=2, head_size=16, dtype="float32", **features)
+    shapes = tuple(
+        Shape(phase=phase, num_heads=4, num_kv_heads=2, head_size=16, layer=layer, **sizes)
+        for phase, sizes in (
+            ("decode", {"batch": 2, "length": 40}),
+            ("prefill", {"queries": 24, "length": 24}),
+            ("chunk", {"queries": 9, "length": 40}),
+        )
+    )
+    plugins = installed_plugins()
+    judge = Selector(plugins).judge(find_device("cpu"))
+    settings = Settings(
+        shapes=shapes, dtypes=("float32",), threads=(1,), rounds=3, budget=0.001, block_size=16, overheads=False
+    )
+    offers = [plugins.backends.find(name) for name in ("reference", "sdpa", "cpu")]
+    measured = [m for row in KernelBench(settings, offers, (), judge, plugins.guard).rows() for m in row.measurements]
+    fitting = [m for m in measured if not m.reason.startswith("does not fit")]
+    assert {m.name for m in fitting} >= {"reference", "cpu"}
+    assert all(m.error is not None and m.error < 1e-5 and not m.failed for m in fitting), fitting
 
 
 def test_one_that_does_not_fit_gets_none_and_has_not_failed(rows):

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from headstock.benchmarks.kernels.shapes import Shape, choose, default_grid, overhead_shapes, quick_grid, shape
+from headstock.benchmarks.kernels.shapes import (
+    Shape,
+    choose,
+    default_grid,
+    model_grid,
+    overhead_shapes,
+    quick_grid,
+    shape,
+)
+from headstock.core.attention import AttentionSpec
 from headstock.core.errors import InvalidInput
 
 GRID = default_grid()
@@ -74,3 +85,25 @@ def test_what_is_no_shape_is_refused(words, phase, message):
 
 def test_overheads_are_measured_once_a_head_count():
     assert [s.label for s in overhead_shapes(GRID)] == ["decode:9/3/64:1x1", "decode:32/8/128:1x1"]
+
+
+FEATURES = AttentionSpec(
+    num_heads=4, num_kv_heads=2, head_size=8, dtype="bfloat16", window=(3, 0), softcap=30.0, scale=0.5, sinks=True
+)
+
+
+def test_a_layers_features_are_in_its_label_and_its_work():
+    (decode,) = [s for s in model_grid([FEATURES]) if s.label.startswith("decode:4/2/8:16x1k")]
+    assert decode.label == "decode:4/2/8:16x1k+window=4+softcap=30+scale=0.5+sinks"
+    assert decode.kv_bytes("float32") == 16 * 4 * 2 * 2 * 8 * 4  # 4 keys are seen
+    assert decode.flops == 4 * 4 * 8 * 16 * 4
+    spec = decode.spec("float32", 32)
+    assert (spec.window, spec.kv_format, spec.block_size) == ((3, 0), "fp32", 32)
+    prefill = Shape(phase="prefill", num_heads=4, num_kv_heads=2, head_size=8, queries=6, length=6, layer=FEATURES)
+    assert prefill.flops == 4 * 4 * 8 * (1 + 2 + 3 + 4 + 4 + 4)
+    chunk = Shape(phase="chunk", num_heads=4, num_kv_heads=2, head_size=8, queries=2, length=100, layer=FEATURES)
+    assert chunk.reach == 5
+
+
+def test_layers_that_differ_in_their_blocks_alone_are_one():
+    assert len(model_grid([FEATURES, replace(FEATURES, block_size=64)])) == 4

@@ -151,7 +151,7 @@ def test_where_it_lies(monkeypatch, tmp_path):
 def test_the_hash_of_a_backends_source_changes_with_it(tmp_path: Path, monkeypatch):
     from headstock.backends.cpu import CpuBackend
     from headstock.backends.sdpa import SdpaBackend
-    from headstock.benchmarks.results.sources import source_hash
+    from headstock.plugins.sources import source_hash
 
     assert len(source_hash(SdpaBackend)) == len(source_hash(CpuBackend)) == 12
     assert source_hash(SdpaBackend) != source_hash(CpuBackend)
