@@ -24,7 +24,7 @@ EXIT_NOTHING = 1
 
 def tune(
     model: Annotated[
-        str, Argument(metavar="[MODEL]", help="smollm2, a Hugging Face folder, a .gguf file or a Hub name.")
+        str, Argument(metavar="MODEL", help="smollm2, a Hugging Face folder, a .gguf file or a Hub name.")
     ] = "smollm2",
     backends: Annotated[
         str | None, Option(help="Which, commas between; else all that are chosen automatically here.", metavar="NAMES")
