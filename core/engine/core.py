@@ -279,6 +279,10 @@ class EngineCore:
             for output in computing:
                 failures = dict.fromkeys(output.num_scheduled_tokens, reason)
                 self._failed += self.scheduler.update_from_output(output, ModelRunnerOutput(failures=failures))
+            if len(computing) > 1:
+                # While the first was on its way, its blocks may have gone from their requests: by a preemption, an
+                # abort, or as they left a window. Nobody knows which they were.
+                self.scheduler.forget_prefixes()
             return
         ended, self.scheduler = self.scheduler.request_ids, self._new_scheduler()
         self._failed = [EngineCoreOutput(request_id=i, finish_reason="error", error=reason) for i in ended]

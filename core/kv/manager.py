@@ -209,6 +209,11 @@ class KVCacheManager:
             self.pool.forget(block for _, block in ends)
         self.pool.free_blocks(block for _, block in ends)
 
+    def forget_prefixes(self) -> None:
+        """Make nothing findable any more; who holds blocks keeps them."""
+        if self.pool.index is not None:
+            self.pool.index.clear()
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, changing nothing, while any request holds blocks."""
         return self.pool.reset_prefix_cache()

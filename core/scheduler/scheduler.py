@@ -124,6 +124,10 @@ class Scheduler:
         """Forget all cached prefixes; False, changing nothing, while requests run."""
         return self.kv.reset_prefix_cache()
 
+    def forget_prefixes(self) -> None:
+        """Forget all cached prefixes, though requests run: they keep what they hold."""
+        self.kv.forget_prefixes()
+
     # A step is decided.
 
     def schedule(self, max_tokens: int | None = None) -> SchedulerOutput:
@@ -153,11 +157,12 @@ class Scheduler:
     def preempt_all(self) -> None:
         """Have all running requests begin again, without the results of any step that is on its way.
 
-        Nothing that they computed is found any more.
+        Nothing that is cached is found any more.
         """
         self._flying.clear()
         for request in reversed(tuple(self._running.values())):
-            self._take_back(request, forget=True)
+            self._take_back(request)
+        self.forget_prefixes()
 
     def _schedule_running(self, step: Step) -> None:
         """In order of admission, and nobody is left out: each request was admitted into a step that had a token for it
@@ -203,10 +208,10 @@ class Scheduler:
 
     def _preempt(self, request: Request, step: Step) -> None:
         step.preempt(request)
-        self._take_back(request, forget=False)
+        self._take_back(request)
 
-    def _take_back(self, request: Request, *, forget: bool) -> None:
-        self.kv.free(request.request_id, forget=forget)
+    def _take_back(self, request: Request) -> None:
+        self.kv.free(request.request_id)
         del self._running[request.request_id]
         request.preempt()
         self._waiting.restore(request)

@@ -207,3 +207,31 @@ def test_it_sleeps_only_after_landing(folder: ModelFolder) -> None:
     client.wake_up()
     assert len(run(client, [request("b", [1])])["b"][0]) == 8
     client.close()
+
+
+@pytest.mark.parametrize("gone", ["aborted", "preempted"])
+def test_what_a_broken_step_was_to_compute_is_not_found_though_its_owner_had_gone(
+    folder: ModelFolder, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    core = tiny_core(folder, async_scheduling=True, block_size=4)
+    prompt = [(7 * i + 3) % 250 for i in range(40)]
+    expected = run(InprocClient(tiny_core(folder)), [request("a", prompt)])["a"]
+
+    def broken(output: SchedulerOutput) -> ModelRunnerOutput:
+        raise RuntimeError("kernel launch failed")
+
+    client = InprocClient(core)
+    with monkeypatch.context() as patch:
+        patch.setattr(core.worker, "execute_model", broken)
+        client.add_request(request("first", prompt))
+        assert client.get_outputs() == []  # its step is on the way, and its blocks can be found
+        if gone == "aborted":
+            client.abort_requests(["first"])
+        else:
+            core.scheduler._take_back(core.scheduler._running["first"])
+        with pytest.raises(RuntimeError):
+            client.get_outputs()
+    core.abort_requests(["first"])
+    client.add_request(request("again", prompt))
+    outputs = run(client)
+    assert outputs["again"] == expected
