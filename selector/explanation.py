@@ -112,7 +112,7 @@ def _groups(
     selection: AttentionSelection | None,
     block_size: int | None,
 ) -> tuple[LayerGroup, ...]:
-    judge, terms = selector.judge(device), Terms(block_size=block_size)
+    judge, terms = selector.judge(device, block_size), Terms(block_size=block_size)
     alike: dict[tuple[AttentionSpec, str | None, str | None], list[str]] = {}
     for name, spec in specs.items():
         choice = selection.choices[name] if selection else None

@@ -15,8 +15,10 @@ from ..core.attention import (
     KVLayout,
     Mismatch,
     Sizes,
+    kernel_block,
     mismatches,
 )
+from ..core.attention.subdivided import LAYOUT as DIVISIBLE
 from ..core.errors import InvalidInput
 from ..plugins import Failure, Guard, Offer
 
@@ -39,6 +41,7 @@ class Judge:
         options: Mapping[Offer, Mapping[str, object]],
         guard: Guard,
         unbuilt: Mapping[Offer, str],
+        block_size: int | None = None,
     ) -> None:
         self.device = device
         self.layouts = layouts
@@ -46,6 +49,8 @@ class Judge:
         self._guard = guard
         self._unbuilt = unbuilt
         """Why some could not be built on this machine."""
+        self._block_size = block_size
+        """What was asked for: a backend may read it in smaller blocks."""
         self._standing: dict[Offer, tuple[tuple[str, ...], Capabilities]] = {}
         self._reasons: dict[tuple[Offer, AttentionSpec, Terms], tuple[str, ...]] = {}
         self._options: dict[Offer, Any] = {}
@@ -79,6 +84,13 @@ class Judge:
         """The layouts it reads and we know, best first."""
         return tuple(name for name in self.standing(offer)[1].layouts if name in self.layouts)
 
+    def kernel_block(self, offer: Offer, block_size: int) -> int:
+        """Blocks that a backend reads where the cache's are of `block_size`: smaller ones only of a size asked for."""
+        offered = self.standing(offer)[1]
+        if block_size != self._block_size or block_size in offered.block_sizes or DIVISIBLE not in offered.layouts:
+            return block_size
+        return kernel_block(block_size, offered.block_sizes) or block_size
+
     def _ask(self, offer: Offer) -> tuple[tuple[str, ...], Capabilities]:
         nothing = Capabilities()
         cls = offer.load()
@@ -109,21 +121,23 @@ class Judge:
             return against
         cls = offer.load()
         assert cls is not None  # standing has loaded it
-        asked = spec if terms.block_size is None else replace(spec, block_size=terms.block_size)
+        asked, divided = spec, False
+        if terms.block_size is not None:
+            asked = replace(spec, block_size=self.kernel_block(offer, terms.block_size))
+            divided = asked.block_size != terms.block_size
         refused = self._guard.attempt(lambda: _mismatches(cls.refusals(asked, self.device)))
         if isinstance(refused, Failure):
             return (f"refusals() raised {refused}",)
-        found = [*mismatches(asked, offered), *refused, *self._layout_mismatches(offer, spec, offered, terms)]
+        found = [*mismatches(asked, offered), *refused, *self._layout_mismatches(offer, spec, terms, divided)]
         return tuple(str(m) for m in found if terms.block_size is not None or m.field != "block_size")
 
-    def _layout_mismatches(
-        self, offer: Offer, spec: AttentionSpec, offered: Capabilities, terms: Terms
-    ) -> list[Mismatch]:
-        known = self.layouts_of(offer)
+    def _layout_mismatches(self, offer: Offer, spec: AttentionSpec, terms: Terms, divided: bool) -> list[Mismatch]:
+        known = (DIVISIBLE,) if divided else self.layouts_of(offer)
         if spec.kv_source != "cache" or (known if terms.layout is None else terms.layout in known):
             return []
         asked = terms.layout or f"one of {', '.join(self.layouts)}"
-        return [Mismatch(field="layout", asked=asked, offered=", ".join(offered.layouts) or None)]
+        offered = known if divided else self.standing(offer)[1].layouts
+        return [Mismatch(field="layout", asked=asked, offered=", ".join(offered) or None)]
 
     def _parsed_options(self, offer: Offer) -> Any:
         cls = offer.load()

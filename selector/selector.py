@@ -14,6 +14,7 @@ from ..core.attention import (
     Device,
     Rejection,
     by_phase,
+    subdivided,
 )
 from ..core.attention.composite import PhaseOptions
 from ..core.errors import BackendError, InvalidInput
@@ -41,7 +42,8 @@ class Selector:
         self.plugins = plugins
         self.policy = policy or Policy()
         self._tuned = tuned
-        self._composites: dict[tuple[Offer, ...], type[AttentionBackend[Any]]] = {}
+        self._composites: dict[tuple[type[AttentionBackend[Any]], ...], type[AttentionBackend[Any]]] = {}
+        self._divided: dict[tuple[type[AttentionBackend[Any]], int], type[AttentionBackend[Any]]] = {}
         self._built: dict[Offer, str] = {}
         """Why a backend could not be built here; ``""`` where it was."""
 
@@ -73,7 +75,7 @@ class Selector:
         tasks = self._tasks(specs, device)
         if any(task.named is None for task in tasks):
             self._try_plugins()
-        judge, ranking = self.judge(device), ranked(device, self.plugins)
+        judge, ranking = self.judge(device, block_size), ranked(device, self.plugins)
         offers = self.offers(ranking)
         settlement = Settler(judge, ranking, lambda task: self._measured(task, device)).settle(
             tasks,
@@ -96,7 +98,7 @@ class Selector:
     ) -> AttentionSelection:
         self._warn_unselected(settlement.picks)
         return AttentionSelection(
-            choices=self._choices(specs, settlement.picks, judge),
+            choices=self._choices(specs, settlement, judge),
             block_size=settlement.block_size,
             layout=judge.layouts[settlement.layout],
             notes=tuple(
@@ -104,7 +106,7 @@ class Selector:
             ),
         )
 
-    def judge(self, device: Device) -> Judge:
+    def judge(self, device: Device, block_size: int | None = None) -> Judge:
         """Who answers what fits on `device`; raises `BackendError` for options of an unknown backend."""
         options: dict[Offer, Mapping[str, object]] = {}
         for name, values in self.policy.options.items():
@@ -113,7 +115,7 @@ class Selector:
                 raise InvalidInput("attention_backend_config", f"has options for {offer.label} twice")
             options[offer] = values
         unbuilt = {offer: reason for offer, reason in self._built.items() if reason}
-        return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard, unbuilt)
+        return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard, unbuilt, block_size)
 
     def offers(self, ranking: Sequence[Offer]) -> tuple[Offer, ...]:
         """All backends: first those that are chosen automatically, in their order."""
@@ -162,21 +164,22 @@ class Selector:
         return (offer, found.why) if found and offer else None
 
     def _choices(
-        self, specs: Mapping[str, AttentionSpec], picks: Sequence[Pick], judge: Judge
+        self, specs: Mapping[str, AttentionSpec], settlement: Settlement, judge: Judge
     ) -> dict[str, AttentionChoice]:
         by_layer: dict[str, list[Pick]] = {name: [] for name in specs}
-        for pick in picks:
+        for pick in settlement.picks:
             for name in pick.task.layers:
                 by_layer[name].append(pick)
-        return {name: self._choice(parts, judge) for name, parts in by_layer.items()}
+        return {name: self._choice(parts, settlement.block_size, judge) for name, parts in by_layer.items()}
 
-    def _choice(self, parts: list[Pick], judge: Judge) -> AttentionChoice:
+    def _choice(self, parts: list[Pick], block_size: int, judge: Judge) -> AttentionChoice:
         offers = [pick.offer for pick in parts]
         if all(offer is offers[0] for offer in offers):
-            backend, cls, options = offers[0].label, _loaded(offers[0]), judge.options(offers[0])
+            backend, cls = offers[0].label, self._class(parts[0], block_size, judge)
+            options = judge.options(offers[0])
         else:
             backend = ",".join(f"{pick.task.phase}={pick.offer.label}" for pick in parts)
-            cls = self._composite(tuple(offers))
+            cls = self._composite(tuple(self._class(pick, block_size, judge) for pick in parts))
             options = PhaseOptions(**{pick.task.phase: judge.options(pick.offer) for pick in parts})
         origins = [f"{p.task.phase}: {p.origin}" if p.task.phase else p.origin for p in parts]
         rejected = dict.fromkeys(rejection for pick in parts for rejection in pick.rejected)
@@ -189,11 +192,20 @@ class Selector:
             rejected=tuple[Rejection, ...](rejected),
         )
 
-    def _composite(self, offers: tuple[Offer, ...]) -> type[AttentionBackend[Any]]:
+    def _class(self, pick: Pick, block_size: int, judge: Judge) -> type[AttentionBackend[Any]]:
+        """The picked class, or one over it that divides the cache's blocks; one a size, so that layers share it."""
+        cls, block = _loaded(pick.offer), judge.kernel_block(pick.offer, block_size)
+        if pick.task.spec.kv_source != "cache" or block == block_size:
+            return cls
+        if (cls, block) not in self._divided:
+            self._divided[cls, block] = subdivided(cls, block)
+        return self._divided[cls, block]
+
+    def _composite(self, parts: tuple[type[AttentionBackend[Any]], ...]) -> type[AttentionBackend[Any]]:
         """One class for the same parts, so that layers which have them share an instance."""
-        if offers not in self._composites:
-            self._composites[offers] = by_phase(*map(_loaded, offers))
-        return self._composites[offers]
+        if parts not in self._composites:
+            self._composites[parts] = by_phase(*parts)
+        return self._composites[parts]
 
     def _notes(self, pick: Pick, settlement: Settlement, judge: Judge) -> Iterator[str]:
         """What the log should say about a pick beyond its origin."""
@@ -204,6 +216,8 @@ class Selector:
         for other in self.plugins.backends.offers:
             if other is not offer and other.record.builtin and key(other.record.name) == key(offer.record.name):
                 yield f"{offer.label} of {offer.record.package} takes the place of the built-in backend, as asked"
+        if task.spec.kv_source == "cache" and (block := judge.kernel_block(offer, size)) != size:
+            yield f"{offer.label} reads blocks of {size} as {size // block} of {block} each"
         if task.named is None and offer.label in LAST_RESORT:
             yield f"{offer.label} computes {named(task.layers)}, as nothing faster fits: right, but slow"
         sizes = judge.standing(offer)[1].block_sizes

@@ -14,6 +14,7 @@ from .params import LayerParams, Limits, Workspace
 from .provider import AttentionChoice, AttentionProvider, AttentionSelection, Rejection
 from .requirements import Availability, Requirement
 from .spec import AttentionSpec, model_window
+from .subdivided import kernel_block, subdivided
 
 __all__ = [
     "ANY",
@@ -55,9 +56,11 @@ __all__ = [
     "count_rows",
     "current_context",
     "forward_context",
+    "kernel_block",
     "kv_format",
     "mismatches",
     "model_window",
     "one_of",
     "slots_of",
+    "subdivided",
 ]

@@ -117,7 +117,7 @@ class TestAdvice:
         assert "these can: sdpa, reference" in text
 
     def test_nobody_is_recommended_for_another_block_size_than_was_asked(self):
-        other = backend("Other", block_sizes=one_of(16))
+        other = backend("Other", block_sizes=one_of(64))
         text = refusal(
             world(by_name={"small": backend(head_sizes=up_to(8)), "other": other}),
             block_size=32,
