@@ -23,7 +23,7 @@ from .gate import Gate
 from .metrics import Metrics
 from .schemas import ChatSchema, CompletionSchema, DetokenizeSchema, TokenizeSchema
 from .state import ServerState
-from .streams import ClientGone
+from .streams import GONE, ClientGone
 from .visit import visit_of
 
 Handler = Callable[[Request, ServerState], Awaitable[Response]]
@@ -106,7 +106,7 @@ def _answer(request: Request, error: Exception) -> ApiError:
     if isinstance(error, HeadstockError):
         return api_error(error)
     if isinstance(error, ClientGone):
-        return ApiError(499, "the client has gone")
+        return ApiError(GONE, "the client has gone")
     if isinstance(error, HTTPException):
         known = {404: f"there is no {request.url.path}", 405: f"{request.method} is not allowed here"}
         return ApiError(error.status_code, known.get(error.status_code, str(error.detail)))

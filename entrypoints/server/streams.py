@@ -14,8 +14,11 @@ from starlette.types import Receive, Scope, Send
 from ...core.engine import RequestStream
 from ...core.outputs import RequestOutput
 from .errors import ApiError
+from .visit import SCOPE_KEY
 
 T = TypeVar("T")
+GONE = 499
+"""Status in logs and metrics of a request whose client left."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -63,6 +66,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await unless_gone(receive, self._send(send))
+        except ClientGone:
+            scope[SCOPE_KEY].notes["status"] = GONE
         finally:
             self._close()
 

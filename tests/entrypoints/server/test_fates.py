@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import socket
 import threading
@@ -16,6 +17,8 @@ import pytest
 from headstock.core.engine import EngineCore, Prompt
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
+from headstock.entrypoints.server.logs import FIELDS
+from support.clients import hang_up, post, send
 from support.http_server import PATIENCE, Served, lines, served
 
 LONG: dict[str, Any] = {"max_tokens": 220, "ignore_eos": True, "temperature": 1.0, "seed": 1}
@@ -29,19 +32,6 @@ def server(folder: ModelFolder) -> Iterator[Served]:
         yield running
 
 
-def raw(server: Served, path: str, body: dict[str, Any]) -> socket.socket:
-    """A request whose answer nobody has read yet."""
-    connection = server.connect()
-    send(connection, path, body)
-    return connection
-
-
-def send(connection: socket.socket, path: str, body: dict[str, Any]) -> None:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    connection.sendall(head.encode() + data)
-
-
 def wait_until(server: Served, condition: Any) -> None:
     """Until `condition` of the engine's counts holds."""
 
@@ -52,17 +42,24 @@ def wait_until(server: Served, condition: Any) -> None:
     server.call(asyncio.wait_for(wait(), PATIENCE))
 
 
-def hang_up(connection: socket.socket) -> None:
-    """As a client that is killed: what comes is answered with a reset."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-    connection.close()
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_client_that_leaves_is_in_the_log_and_no_error(
+    server: Served, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    with caplog.at_level(logging.INFO, "headstock"):
+        connection = post(server, "/v1/completions", {"prompt": [5, 9], "stream": stream, **LONG})
+        wait_until(server, lambda stats: stats.num_running == 1)
+        hang_up(connection)
+        server.at_rest()
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert getattr(caplog.records[0], FIELDS)["status"] == 499
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_client_that_leaves_while_it_is_answered_ends_its_request(server: Served, stream: bool, n: int) -> None:
     for _ in range(6):
-        connection = raw(server, "/v1/completions", {"prompt": [5, 9], "stream": stream, "n": n, **LONG})
+        connection = post(server, "/v1/completions", {"prompt": [5, 9], "stream": stream, "n": n, **LONG})
         wait_until(server, lambda stats: stats.num_running == n)
         hang_up(connection)
         server.at_rest()
@@ -73,7 +70,7 @@ def test_a_client_that_leaves_while_it_is_answered_ends_its_request(server: Serv
 def test_a_client_that_leaves_in_prefill_ends_its_request(server: Served, stream: bool) -> None:
     for seed in range(6):
         steps = server.stats().num_steps
-        connection = raw(server, "/v1/completions", {**PREFILL, "stream": stream, "cache_salt": f"{stream}{seed}"})
+        connection = post(server, "/v1/completions", {**PREFILL, "stream": stream, "cache_salt": f"{stream}{seed}"})
         wait_until(server, lambda stats, steps=steps: stats.num_steps > steps)
         hang_up(connection)
         server.at_rest()
@@ -81,9 +78,9 @@ def test_a_client_that_leaves_in_prefill_ends_its_request(server: Served, stream
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_client_that_leaves_the_queue_is_forgotten(server: Served, stream: bool) -> None:
-    busy = [raw(server, "/v1/completions", {"prompt": [n], **LONG, "stream": True}) for n in range(4)]
+    busy = [post(server, "/v1/completions", {"prompt": [n], **LONG, "stream": True}) for n in range(4)]
     wait_until(server, lambda stats: stats.num_running == 4)
-    queued = [raw(server, "/v1/completions", {"prompt": [50 + n], **LONG, "stream": stream, "n": 3}) for n in range(6)]
+    queued = [post(server, "/v1/completions", {"prompt": [50 + n], **LONG, "stream": stream, "n": 3}) for n in range(6)]
     wait_until(server, lambda stats: stats.num_waiting == 18)
     for connection in queued:
         hang_up(connection)
@@ -95,7 +92,7 @@ def test_a_client_that_leaves_the_queue_is_forgotten(server: Served, stream: boo
 
 def test_a_stream_in_the_queue_has_its_headers_at_once(server: Served) -> None:
     server.call(server.state.engine.client.pause("keep"))
-    connection = raw(server, "/v1/completions", {"prompt": [5], **LONG, "stream": True})
+    connection = post(server, "/v1/completions", {"prompt": [5], **LONG, "stream": True})
     assert next(lines(connection)) == "HTTP/1.1 200 OK"
     server.call(server.state.engine.client.resume())
     hang_up(connection)
@@ -204,7 +201,7 @@ def meet(server: Served, fate: str, number: int, whole: dict[str, Any], expected
 
 
 def leave(server: Served, fate: str, body: dict[str, Any]) -> None:
-    connection = raw(server, "/v1/completions", body | {"stream": fate == "leave a stream"})
+    connection = post(server, "/v1/completions", body | {"stream": fate == "leave a stream"})
     if fate == "leave a stream":
         for line in lines(connection):
             if line.startswith("data: "):
