@@ -19,6 +19,7 @@ from headstock.core.worker.graphs import graph_sizes, recorder_for
 from support.attention import CPU
 from support.engine import FixedProvider
 from support.graphs import Capturable, Gathering, Recorder
+from support.interpreted import interpreted
 from support.serving import answers, tokens
 from support.tiny import tiny_engine, tiny_folder
 
@@ -70,6 +71,17 @@ def test_replayed_steps_give_the_same_tokens(
     assert all(recording.count for recording in recorder.recordings.values())
     steps = engine.core.stats().num_steps
     assert recorder.num_replays >= steps - 2
+
+
+@pytest.mark.heavy
+@interpreted
+def test_our_own_kernels_replay_as_well(folder: ModelFolder, eager: list[tuple[int, ...]], recorder: Recorder) -> None:
+    from headstock.backends.triton import TritonBackend
+
+    engine = tiny_engine(folder, FixedProvider(TritonBackend), block_size=4, max_num_seqs=2)
+    params = [replace(PARAMS[0], max_tokens=n) for n in (3, 2)]
+    assert tokens(answers(engine, [PROMPTS[0], PROMPTS[3]], params)) == [eager[0][:3], eager[3][:2]]
+    assert [recorder.recordings[size].count for size in (1, 2)] == [1, 1]
 
 
 def test_chunks_beside_decodes_run_eagerly_and_change_nothing(
