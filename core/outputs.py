@@ -90,3 +90,21 @@ class RequestOutput:
     num_cached_tokens: int = 0
     """Prompt tokens whose KV was taken from the prefix cache, not computed."""
     metrics: RequestMetrics | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingOutput:
+    """The vector of one text."""
+
+    embedding: tuple[float, ...]
+    """As many numbers as the model's hidden states have channels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRequestOutput:
+    """One prompt with its vector."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    outputs: EmbeddingOutput
+    finished: bool = True

@@ -14,6 +14,7 @@ from ..core.engine import (
     AsyncLLMEngine,
     AsyncRemoteClient,
     AttentionRecord,
+    EmbeddingEngine,
     EngineConfig,
     EngineCore,
     EnginePort,
@@ -60,6 +61,14 @@ def connect_engine(
     """The same where the engine lives elsewhere; `selection` is from `select_attention`."""
     inputs = _inputs(folder, config)  # what is wrong with the tokenizer is told before an engine is started
     return LLMEngine(RemoteClient(_port(folder, config, policy, selection, deployment)), inputs)
+
+
+def build_embedding_engine(folder: ModelFolder, config: EngineConfig, policy: Policy) -> EmbeddingEngine:
+    """An engine that gives each text a vector, for the model in a folder."""
+    model = describe_model(folder.path, config.model_impl, "pooling")
+    tokenizer = Tokenizer.from_folder(folder.path)
+    inputs = InputProcessor(tokenizer, vocab_size=model.vocab_size, eos_token_ids=model.eos_token_ids)
+    return EmbeddingEngine(config, folder, model, Selector(installed_plugins(), policy), inputs)
 
 
 def build_async_engine(

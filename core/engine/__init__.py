@@ -6,6 +6,7 @@ from .async_llm import AsyncLLMEngine, RequestStream
 from .client import AsyncEngineClient, EngineClient, PauseMode
 from .config import EngineConfig
 from .core import EngineCore, wanted_attention
+from .embedding import EmbeddingEngine
 from .info import EngineInfo
 from .inproc import InprocClient
 from .inputs import InputProcessor
@@ -26,6 +27,7 @@ __all__ = [
     "AsyncLLMEngine",
     "AsyncRemoteClient",
     "AttentionRecord",
+    "EmbeddingEngine",
     "EngineClient",
     "EngineConfig",
     "EngineCore",

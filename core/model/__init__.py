@@ -4,7 +4,8 @@ from .config import ModelConfig, resolve_dtype
 from .config_reader import parse_config, read_config
 from .decoder import Decoder
 from .description import Model, ModelDescription, summary
-from .implementation import IMPLEMENTATIONS, describe_model, load_model
+from .implementation import IMPLEMENTATIONS, describe_model, load_model, resolve_runner
+from .pooling import Pooling, read_pooling
 from .progress import Progress
 from .sources import ModelFolder, resolve_model
 
@@ -15,12 +16,15 @@ __all__ = [
     "ModelConfig",
     "ModelDescription",
     "ModelFolder",
+    "Pooling",
     "Progress",
     "describe_model",
     "load_model",
     "parse_config",
     "read_config",
+    "read_pooling",
     "resolve_dtype",
     "resolve_model",
+    "resolve_runner",
     "summary",
 ]

@@ -34,15 +34,20 @@ def read_config(folder: Path) -> ModelConfig:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in the JSON file `path`. Raises `ModelError` where there is none."""
+    value = read_json_value(path)
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: holds {type(value).__name__}, not an object")
+    return value
+
+
+def read_json_value(path: Path) -> Any:
+    """What the JSON file `path` holds. Raises `ModelError` where it cannot be read."""
     try:
-        value = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: is not valid JSON ({error}); download the file again") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: holds {type(value).__name__}, not an object")
-    return value
 
 
 def parse_config(config: Mapping[str, Any], source: str = "config.json") -> ModelConfig:

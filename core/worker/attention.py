@@ -52,11 +52,14 @@ class AttentionGroups:
     def bind(
         self, layers: Mapping[str, Attention], caches: Mapping[str, KVCache], kv_groups: Sequence[KVGroupSpec]
     ) -> None:
-        """Give each layer its backend instance, its cache and the block table of its KV group."""
+        """Give each layer its backend instance, its cache and the block table of its KV group.
+
+        Layers without a cache attend to the step's own rows.
+        """
         tables = {name: index for index, group in enumerate(kv_groups) for name in group.layer_names}
         found: dict[tuple[object, ...], int] = {}
         for name, layer in layers.items():
-            choice, table = self._selection.choices[name], tables[name]
+            choice, table = self._selection.choices[name], tables.get(name, 0)
             key = (table, choice.cls, choice.options, layer.spec)
             if key not in found:
                 found[key] = len(self.groups)
@@ -65,7 +68,7 @@ class AttentionGroups:
             params = LayerParams(name=name, spec=layer.spec, sinks=layer.sinks, alibi_slopes=layer.alibi_slopes)
             self.groups[group].backend.bind(params)
             self._layers[name] = BoundLayer(
-                params=params, backend=self.groups[group].backend, kv_cache=caches[name], group=group
+                params=params, backend=self.groups[group].backend, kv_cache=caches.get(name), group=group
             )
 
     def _instance(self, choice: AttentionChoice, spec: AttentionSpec) -> AttentionBackend[Any]:
@@ -104,9 +107,11 @@ class AttentionGroups:
 
 
 def _slots(batch: AttentionBatch) -> torch.Tensor:
-    if batch.slot_mapping is None:
+    if batch.slot_mapping is not None:
+        return batch.slot_mapping
+    if batch.block_table is not None:
         raise ValueError("a batch over a cache needs a slot mapping")
-    return batch.slot_mapping
+    return torch.empty(0, dtype=torch.int64)
 
 
 def kv_layers(selection: AttentionSelection, specs: Mapping[str, AttentionSpec]) -> dict[str, KVLayer]:

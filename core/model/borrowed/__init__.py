@@ -2,6 +2,6 @@
 
 from .config import BorrowedConfig
 from .load import load_borrowed
-from .reading import borrow
+from .reading import borrow, generates
 
-__all__ = ["BorrowedConfig", "borrow", "load_borrowed"]
+__all__ = ["BorrowedConfig", "borrow", "generates", "load_borrowed"]

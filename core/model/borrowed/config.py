@@ -29,6 +29,10 @@ class BorrowedConfig:
     """Weights of the model; a tied output projection counts once."""
     num_looked_up: int
     """Of those, the weights that one token does not use: embeddings that are no output, experts it is not sent to."""
+    body: bool = False
+    """Only the body is loaded: it gives hidden states, which are pooled, and no logits. Nothing is cached."""
+    first_position: int = 0
+    """Position of a text's first token, as the model counts."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """Tokens that end an answer; from `generation_config.json` where that names any."""
@@ -47,6 +51,8 @@ class BorrowedConfig:
                 head_size_v=layer.head_size_v,
                 dtype=dtype,
                 kv_format=kv_format,
+                kind="decoder" if layer.causal else "encoder",
+                kv_source="ragged" if self.body else "cache",
                 block_size=block_size,
                 causal=layer.causal,
                 window=model_window(layer.window, causal=layer.causal),

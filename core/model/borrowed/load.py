@@ -20,6 +20,8 @@ from .trace import TracedLayer, stated
 
 CHECKED = 6
 """Tokens of the runs that hold a loaded model against what is assumed of it."""
+UNUSED = ("pooler.",)
+"""Parts of a body that training by masked words gives no weights, and that pooling as we do it does not ask for."""
 ROUNDING = 0.05
 """Share of the largest value by which two ways to compute the same may differ in 16 bits."""
 
@@ -40,7 +42,7 @@ def load_borrowed(
     modules = dict(model.named_modules())
     for layer in config.layers:
         _place(modules[layer.name], layer, specs[layer.name], place)
-    borrowed = BorrowedModel(model)
+    borrowed = BorrowedModel(model, body=config.body, first_position=config.first_position)
     use_attention(model, VALUES)
     _refuse_others(borrowed, config, place)
     use_attention(model, ENGINE)
@@ -63,7 +65,8 @@ def _read(config: BorrowedConfig, folder: ModelFolder, dtype: str) -> Any:
     except Exception as error:  # whatever transformers and safetensors raise for damaged files
         raise ModelError(f"{folder.path}: transformers cannot load the weights ({first_line(error)})") from error
     for what, problem in (("missing_keys", "are missing from"), ("mismatched_keys", "have another shape in")):
-        if names := sorted(str(name[0] if isinstance(name, tuple) else name) for name in report[what]):
+        names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report[what])
+        if names := [name for name in names if not (config.body and name.startswith(UNUSED))]:
             shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise ModelError(f"{folder.path}: {len(names)} tensors {problem} the safetensors files: {shown}")
     return model
@@ -107,26 +110,28 @@ def _see_oneself(
 
 
 def _refuse_others(model: BorrowedModel, config: BorrowedConfig, device: torch.device) -> None:
-    """Hold that tokens meet in attention and nowhere else, and that logits follow from final hidden states.
+    """Hold that tokens meet in attention and nowhere else, and that the parts compute what the whole does.
 
     A step's tokens stand in one row, those of all its texts: a convolution or a recurrence over it would mix texts.
-    With each token seeing itself alone, their order must not matter.
+    With each token seeing itself alone, their order must not matter. The model itself, called without positions, tells
+    where it counts from.
     """
-    count = min(CHECKED, config.vocab_size, config.max_position)
-    ids = torch.arange(count, device=device)
+    padding = model.model.config.get_text_config().pad_token_id  # which models may not count as a token
+    tokens = [token for token in range(config.vocab_size) if token != padding][-min(CHECKED, config.max_position) :]
+    ids, places = torch.tensor(tokens, device=device), torch.arange(len(tokens), device=device)
     with torch.inference_mode():
-        forth = model(ids, ids)
-        back = model(ids.flip(0), ids.flip(0)).flip(0)
-        logits, whole = model.compute_logits(forth), model.whole(ids, ids)
+        forth = model(ids, places)
+        back = model(ids.flip(0), places.flip(0)).flip(0)
+        parts, whole = forth if config.body else model.compute_logits(forth), model.whole(ids)
     if not _close(forth, back):
         raise ModelError(
             f"{config.source}: tokens of {config.architecture} reach others outside of attention, "
             "so texts cannot be computed together; it is not supported"
         )
-    if not _close(logits, whole):
+    if not _close(parts, whole):
         raise ModelError(
-            f"{config.source}: the logits of {config.architecture} depend on more than its final hidden states, "
-            "which is not supported"
+            f"{config.source}: {config.architecture} computes more than hidden states from tokens and positions, and "
+            "logits from those, which is not supported"
         )
 
 

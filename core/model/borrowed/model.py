@@ -12,34 +12,38 @@ from .trace import accepts
 
 
 class BorrowedModel(nn.Module):
-    """A causal language model of transformers' whose attention is the engine's."""
+    """A model of transformers' whose attention is the engine's: a causal language model, or with `body` no more than
+    what computes hidden states."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, body: bool = False, first_position: int = 0) -> None:
         super().__init__()
-        if getattr(model.config, "output_router_logits", False):
-            model.config.output_router_logits = False  # for training
+        self._first_position = first_position
+        self._body = [model if body else model.base_model]
+        for config in (model.config, model.config.get_text_config()):
+            config.use_cache = False
+            config.output_router_logits = False  # for training
         self.model = model
         self._positions = accepts(model.base_model, "position_ids")
         self._masks = masks_for(model)
-        self._head = [_head_of(model)]  # in a list, as its parameters are those of `model` already
+        # In lists, as their parameters are those of `model` already.
+        self._head = [] if body else [_head_of(model)]
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """Final hidden states (T, hidden) of tokens `input_ids` int64 (T,), at `positions` int64 (T,) of their texts.
 
         Runs inside `forward_context`, which says how the tokens belong together and who attends.
         """
-        return self.model.base_model(input_ids[None], use_cache=False, **self._inputs(positions))[0][0]
+        where = {"position_ids": (positions + self._first_position)[None]} if self._positions else {}
+        return self._body[0](input_ids[None], **where, **self._masks)[0][0]
 
-    def whole(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """Logits (T, vocabulary) as the model itself computes them in one go: to hold the two halves against."""
-        return self.model(input_ids[None], use_cache=False, **self._inputs(positions)).logits[0]
-
-    def _inputs(self, positions: Tensor) -> dict[str, Tensor]:
-        return {"position_ids": positions[None], **self._masks} if self._positions else self._masks
+    def whole(self, input_ids: Tensor) -> Tensor:
+        """What the model itself makes of one text (T,) in one go: logits, or a body's final hidden states."""
+        out = self.model(input_ids[None], **self._masks)
+        return out.logits[0] if self._head else out[0][0]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits (rows, vocabulary) of rows of `forward`'s result: pass only those that are sampled from."""
-        return self._head[0](inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return self._head[0](inputs_embeds=hidden[None]).logits[0]
 
 
 class _States(tuple[Tensor]):

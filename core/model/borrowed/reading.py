@@ -27,16 +27,16 @@ MIXING_LAYERS = ("mixture of experts", "latent attention (MLA)")
 """Kinds that only our own decoder lacks."""
 
 
-def borrow(folder: Path) -> BorrowedConfig:
+def borrow(folder: Path, *, body: bool = False) -> BorrowedConfig:
     """The model in `folder`, to be run by transformers' modelling code. No weights are read.
 
-    Raises `ModelError` where transformers does not know the architecture or does not accept the config, where layers
+    With `body` only what computes hidden states, of encoders too; else what generates text. Raises `ModelError` where transformers does not know the architecture or does not accept the config, where layers
     are of kinds that need a state beside the KV cache, or where attention is asked for what cannot be expressed.
     """
     source = str(folder / "config.json")
     raw = read_json(folder / "config.json")
     theirs = library()
-    name = _architecture(raw, source, theirs)
+    name = _body_of(raw, source, theirs) if body else _architecture(raw, source, theirs)
     _refuse(raw, name, source)
     config = _read(folder, source, theirs)
     cls = getattr(theirs, name)
@@ -52,8 +52,8 @@ def borrow(folder: Path) -> BorrowedConfig:
             f"{source}: {name} has {count} layers, and {len(layers)} of them call attention through transformers' "
             "AttentionInterface; the others compute something else, or attention by themselves, which is not supported"
         )
-    if not all(layer.causal for layer in layers):
-        raise ModelError(f"{source}: {name} does not attend causally, so it cannot generate text")
+    if not body and not all(layer.causal for layer in layers):
+        raise ModelError(f"{source}: {name} does not attend causally, so it cannot generate text; it may embed it")
     if not accepts(model.base_model, "position_ids") and not all(layer.alibi for layer in layers):
         raise ModelError(f"{source}: {name} takes no position_ids, so texts cannot be computed together")
     generation = folder / "generation_config.json"
@@ -63,13 +63,26 @@ def borrow(folder: Path) -> BorrowedConfig:
         implementation=f"transformers {theirs.__version__}",
         source=source,
         vocab_size=text.vocab_size,
-        max_position=_max_position(text, layers, source),
+        body=body,
+        first_position=(first := _first_position(model)),
+        max_position=_max_position(text, layers, source) - first,
         dtype=_dtype(config, source),
         layers=layers,
         bos_token_id=text.bos_token_id if isinstance(text.bos_token_id, int) else None,
         eos_token_ids=_tokens(text.eos_token_id if own is None else own, source),
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_looked_up=_looked_up(model, text),
+    )
+
+
+def generates(folder: Path) -> bool:
+    """Whether the model in `folder` is one that transformers lets generate text, or unknown to it altogether."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
+
+    raw = read_json(folder / "config.json")
+    names, known = raw.get("architectures"), set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    return not isinstance(names, list) or bool(known & {*map(str, names)}) or raw.get("model_type") not in set(
+        MODEL_MAPPING_NAMES
     )
 
 
@@ -90,6 +103,28 @@ def _architecture(raw: Mapping[str, Any], source: str, theirs: Any) -> str:
         f"{source}: architecture {what} is not supported: it is neither Headstock's own nor among those that generate "
         f"text in transformers {theirs.__version__}.{note}\n  a newer transformers may know it"
     )
+
+
+def _body_of(raw: Mapping[str, Any], source: str, theirs: Any) -> str:
+    """The class of transformers' that computes hidden states for models of this type."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    kind = raw.get("model_type")
+    name = MODEL_MAPPING_NAMES.get(kind) if isinstance(kind, str) else None
+    if not isinstance(name, str):
+        raise ModelError(
+            f"{source}: model_type {kind!r} is not supported: transformers {theirs.__version__} has no such model\n"
+            "  a newer transformers may know it"
+        )
+    return name
+
+
+def _first_position(model: Any) -> int:
+    """RoBERTa and its kin count positions from behind the padding token's id."""
+    for module in model.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(module.padding_idx) + 1
+    return 0
 
 
 def _refuse(raw: Mapping[str, Any], name: str, source: str) -> None:
