@@ -68,7 +68,7 @@ def build_embedding_engine(folder: ModelFolder, config: EngineConfig, policy: Po
     model = describe_model(folder.path, config.model_impl, "pooling")
     tokenizer = Tokenizer.from_folder(folder.path)
     inputs = InputProcessor(tokenizer, vocab_size=model.vocab_size, eos_token_ids=model.eos_token_ids)
-    return EmbeddingEngine(config, folder, model, Selector(installed_plugins(), policy), inputs)
+    return EmbeddingEngine(config, folder, model, make_selector(policy), inputs)
 
 
 def build_async_engine(

@@ -9,17 +9,24 @@ from functools import cached_property
 from typing import Any
 
 from ..core.attention import AttentionSelection
-from ..core.engine import EngineConfig, LLMEngine, Prompt, chat_prompt, read_prompts
+from ..core.engine import EmbeddingEngine, EngineConfig, LLMEngine, Prompt, chat_prompt, read_prompts
 from ..core.errors import InvalidInput
-from ..core.model import resolve_model
-from ..core.outputs import OutputKind, RequestOutput
+from ..core.model import Described, Pooling, resolve_model, resolve_runner
+from ..core.outputs import EmbeddingRequestOutput, OutputKind, RequestOutput
 from ..core.params import SamplingParams
 from ..core.scheduler import SchedulerStats
 from ..core.scheduler.config import DEFAULT_NUM_SEQS, Policy
 from ..core.text import ChatTemplate, Tokenizer
 from ..selector import find_device, read_policy
 from ..selector.policy_reader import Document
-from .compose import build_engine, connect_engine, installed_plugins, make_selector, select_attention
+from .compose import (
+    build_embedding_engine,
+    build_engine,
+    connect_engine,
+    installed_plugins,
+    make_selector,
+    select_attention,
+)
 from .deploy import Deployment, EngineKind
 
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -51,6 +58,7 @@ class LLM:
         enforce_eager: bool = False,
         async_scheduling: bool = False,
         model_impl: str = "auto",
+        runner: str = "auto",
         engine: EngineKind = "inproc",
         data_parallel_size: int = 1,
         restart_engine: bool = False,
@@ -62,9 +70,10 @@ class LLM:
         layer, kind and phase (`headstock.selector.read_policy`); `attention_backend_config` maps a backend's name to
         its options. `model_impl` says whose code runs the model: ``headstock``'s own decoder, ``transformers``'
         modelling code, or ``auto``, the first of them that knows it. `block_size` None is 16, or the first size that
-        all chosen backends take. The other parameters are those of `EngineConfig`, and of `Deployment`: `engine` is
-        ``inproc``, ``process`` or ``ray``, and `data_parallel_size` engines, each with the whole model, share the
-        requests out among them.
+        all chosen backends take. `runner` says what for: ``generate``, ``pooling`` (see `embed`), or ``auto``, which
+        pools for encoders and where the folder says how. The other parameters are those of `EngineConfig`, and of
+        `Deployment`: `engine` is ``inproc``, ``process`` or ``ray``, and `data_parallel_size` engines, each with the
+        whole model, share the requests out among them.
 
         Raises `InvalidInput`, `ModelError`, `BackendError` or `CapacityError`, each saying what to do. An engine that
         is not in this process ends with `close`, or with this object; it can die, and whatever waits for it then ends
@@ -98,22 +107,58 @@ class LLM:
         self.folder = resolve_model(model)
         self._selection: AttentionSelection | None = None
         """What was chosen here, where the engine is elsewhere."""
-        if deployment.engine == "inproc":
-            self.engine: LLMEngine = build_engine(self.folder, config, policy)
+        self._engine: LLMEngine | None = None
+        self._embedding: EmbeddingEngine | None = None
+        if resolve_runner(runner, self.folder.path) == "pooling":
+            if deployment.engine != "inproc":
+                raise InvalidInput("engine", f"models that embed run in this process, not as {deployment.engine!r}")
+            self._embedding = build_embedding_engine(self.folder, config, policy)
+        elif deployment.engine == "inproc":
+            self._engine = build_engine(self.folder, config, policy)
         else:
             self._selection = select_attention(self.folder, config, policy)
-            self.engine = connect_engine(self.folder, config, policy, self._selection, deployment)
+            self._engine = connect_engine(self.folder, config, policy, self._selection, deployment)
         self._news: dict[str, RequestOutput] = {}
         """Outputs that a step gave and nobody has read."""
 
     @property
+    def engine(self) -> LLMEngine:
+        """What generates text. Raises `InvalidInput` where the model was loaded to embed it."""
+        if self._engine is None:
+            raise InvalidInput(
+                "runner", f"{self.folder.name} was loaded to embed text and generates none; use LLM.embed"
+            )
+        return self._engine
+
+    @property
+    def model(self) -> Described:
+        """What the model is, and whose code runs it."""
+        return self._embedding.model if self._embedding is not None else self.engine.client.info
+
+    @property
+    def pooling(self) -> Pooling:
+        """How texts become vectors. Raises `InvalidInput` where the model was loaded to generate text."""
+        return self._embedder.pooling
+
+    @property
+    def _embedder(self) -> EmbeddingEngine:
+        if self._embedding is None:
+            problem = f"{self.folder.name} was loaded to generate text; to embed, load it with runner='pooling'"
+            raise InvalidInput("runner", problem)
+        return self._embedding
+
+    @property
     def attention(self) -> AttentionSelection:
         """The backend of every layer, and why."""
+        if self._embedding is not None:
+            return self._embedding.selection
         return self._selection or self.engine.core.selection
 
     def close(self) -> None:
         """End the engine and give its memory back; of no use afterwards. May be called again."""
-        self.engine.client.close()
+        if self._engine is not None:
+            self._engine.client.close()
+        self._embedding = None
 
     def set_attention(
         self,
@@ -159,6 +204,20 @@ class LLM:
                 done[output.request_id] = output
                 bar.update()
         return [done[i] for i in ids]
+
+    def embed(self, prompts: Any, *, use_tqdm: bool = True) -> list[EmbeddingRequestOutput]:
+        """A vector for each of `prompts`, in their order, pooled as the model's files say.
+
+        Prompts are as for `generate`; a ``cache_salt`` means nothing here. Every prompt is checked before the first is
+        computed. Raises `InvalidInput` for wrong prompts, and where the model was loaded to generate text.
+        """
+        engine = self._embedder
+        read, done = read_prompts(prompts), list[EmbeddingRequestOutput]()
+        with _progress(len(read), use_tqdm) as bar:
+            for outputs in engine.embed(read):
+                done.extend(outputs)
+                bar.update(len(outputs))
+        return done
 
     def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Generator[RequestOutput]:
         """The answer to one prompt as it grows: each output holds everything so far. Closing the iterator aborts."""
@@ -230,7 +289,7 @@ class LLM:
     @property
     def tokenizer(self) -> Tokenizer:
         """Of the model."""
-        return self.engine.inputs.tokenizer
+        return self._embedding.inputs.tokenizer if self._embedding is not None else self.engine.inputs.tokenizer
 
     def stats(self) -> SchedulerStats:
         """Counts of steps, preemptions, cached tokens."""
@@ -248,12 +307,13 @@ class LLM:
             if not isinstance(own, SamplingParams):
                 raise InvalidInput("sampling_params", f"must be SamplingParams, not {type(own).__name__}")
         priorities = _one_each("priority", 0 if priority is None else priority, len(read))
+        engine = self.engine
         ids: list[str] = []
         try:
             for prompt, own, rank in zip(read, each, priorities, strict=True):
-                ids.append(self.engine.add_request(prompt, own, priority=rank, output_kind=kind))
+                ids.append(engine.add_request(prompt, own, priority=rank, output_kind=kind))
         except BaseException:
-            self.engine.abort_request(ids)
+            engine.abort_request(ids)
             raise
         return ids
 

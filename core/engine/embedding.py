@@ -1,4 +1,4 @@
-"""`EmbeddingEngine`: texts in, vectors out. Nothing is cached, so there is nothing to schedule: steps are filled in turn."""
+"""`EmbeddingEngine`: texts in, vectors out. Nothing is cached, so nothing is scheduled: steps are filled in turn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EmbeddingEngine:
         self.selection: AttentionSelection = provider.select(wanted, config.device, config.block_size)
         for line in (summary(model), *self.selection.summary(), *self.selection.notes):
             logger.info("%s", line)
-        self._inputs = inputs
+        self.inputs = inputs
         size = self.selection.block_size
         specs = {name: replace(spec, block_size=size) for name, spec in wanted.items()}
         limits = Limits(
@@ -53,7 +53,7 @@ class EmbeddingEngine:
 
     def tokenize(self, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
         """Token ids of `prompts`. Raises `InvalidInput` for tokens that the model does not have, and texts too long."""
-        texts = [self._inputs.tokenize(prompt) for prompt in prompts]
+        texts = [self.inputs.tokenize(prompt) for prompt in prompts]
         for index, text in enumerate(texts):
             if not text:
                 raise InvalidInput("prompt", f"prompt {index} has no tokens")

@@ -3,7 +3,7 @@
 from .config import ModelConfig, resolve_dtype
 from .config_reader import parse_config, read_config
 from .decoder import Decoder
-from .description import Model, ModelDescription, summary
+from .description import Described, Model, ModelDescription, summary
 from .implementation import IMPLEMENTATIONS, describe_model, load_model, resolve_runner
 from .pooling import Pooling, read_pooling
 from .progress import Progress
@@ -12,6 +12,7 @@ from .sources import ModelFolder, resolve_model
 __all__ = [
     "IMPLEMENTATIONS",
     "Decoder",
+    "Described",
     "Model",
     "ModelConfig",
     "ModelDescription",

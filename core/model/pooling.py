@@ -86,7 +86,8 @@ def _kind(config: Mapping[str, Any], source: str) -> str:
         chosen = [FLAGS.get(name, name) for name, on in config.items() if name.startswith("pooling_mode") and on]
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         raise ModelError(
-            f"{source}: asks for pooling by {' and '.join(chosen) or 'nothing'}; supported is one of {', '.join(POOLINGS)}"
+            f"{source}: asks for pooling by {' and '.join(chosen) or 'nothing'}; "
+            f"supported is one of {', '.join(POOLINGS)}"
         )
     return chosen[0]
 

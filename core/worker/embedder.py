@@ -30,7 +30,7 @@ class Embedder:
     def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """float32 (texts, hidden), on the host, for the token ids of texts that fit into one step together."""
         lengths = [len(text) for text in texts]
-        starts = torch.tensor([0, *accumulate(lengths)])
+        starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int64)
         ids = torch.tensor(list(chain.from_iterable(texts)), device=self._device)
         positions = torch.cat([torch.arange(length) for length in lengths]).to(self._device)
         context = self._attention.plan((self._batch(lengths, starts.int()),))

@@ -62,9 +62,9 @@ def chat(
     template = None if chat_template is None else _read(chat_template)
     _check_template(model, template, system)
     with stdout_to_stderr():  # what backends print is no answer
-        llm = LLM(model, **attention.wishes(), **settings)
+        llm = LLM(model, runner="generate", **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
-        note(summary(llm.engine.client.info))
+        note(summary(llm.model))
         _tell_backends(llm)
     conversation = Conversation(llm, system=system, chat_template=template)
     if not _Session(lines, llm, conversation, params, attention.attention_backend_config).run():

@@ -58,7 +58,7 @@ def explain(
         plugins.backends.find(name)  # that one does not fit is an answer; that nobody offers it is wrong input
     selector = make_selector(policy)
     target = find_device(device, plugins.hooks)
-    config = describe_model(resolve_model(model, weights=False).path, model_impl)
+    config = describe_model(resolve_model(model, weights=False).path, model_impl, "auto")
     dtype = resolve_dtype(dtype, config, target)
     explanation = explain_selection(
         selector,

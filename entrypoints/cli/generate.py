@@ -10,6 +10,7 @@ from typer import Argument, Exit, Option
 
 from . import options
 from .console import note, print_json, read_stdin, show_log
+from .document import described
 from .groups import grouped
 from .profile import check_profile, profiling
 from .streaming import streamed
@@ -57,9 +58,9 @@ def generate(
     if chat:
         ChatTemplate.from_folder(resolve_model(model).path)
     with stdout_to_stderr():  # what backends print is no answer
-        llm = LLM(model, **attention.wishes(), **settings)
+        llm = LLM(model, runner="generate", **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
-        for line in (summary(llm.engine.client.info), *llm.attention.summary(), *llm.attention.notes):
+        for line in (summary(llm.model), *llm.attention.summary(), *llm.attention.notes):
             note(line)
     asked: Sequence[Any] = [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts] if chat else texts
     streaming = not json and params.n == len(asked) == 1
@@ -115,25 +116,7 @@ def _report(outputs: Sequence[RequestOutput]) -> None:
 def _document(llm: LLM, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    choices: dict[str, dict[str, Any]] = {}
-    for layer, choice in llm.attention.choices.items():
-        entry = {"backend": choice.backend, "distribution": choice.distribution, "origin": choice.origin, "layers": []}
-        choices.setdefault(f"{choice.backend}/{choice.origin}", entry)["layers"].append(layer)
-    return {
-        "model": {
-            "name": llm.folder.name,
-            "path": str(llm.folder.path),
-            "origin": llm.folder.origin,
-            "architecture": llm.engine.client.info.architecture,
-            "implementation": llm.engine.client.info.implementation,
-        },
-        "attention": {
-            "block_size": llm.attention.block_size,
-            "layout": llm.attention.layout.name,
-            "choices": list(choices.values()),
-        },
-        "outputs": [_plain(asdict(output)) for output in outputs],
-    }
+    return {**described(llm), "outputs": [_plain(asdict(output)) for output in outputs]}
 
 
 def _plain(value: Any) -> Any:

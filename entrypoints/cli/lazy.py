@@ -30,6 +30,7 @@ BUILT_IN = {
     "generate": ("headstock.entrypoints.cli.generate:generate", "Let a model answer prompts."),
     "chat": ("headstock.entrypoints.cli.chat:chat", "Talk with a model."),
     "serve": ("headstock.entrypoints.cli.serve:serve", "Serve a model over HTTP, with OpenAI's interface."),
+    "embed": ("headstock.entrypoints.cli.embed:embed", "Give texts vectors."),
     "backends": ("headstock.entrypoints.cli.backends:backends", "List attention backends and whether they run here."),
     "explain": ("headstock.entrypoints.cli.explain:explain", "Say which backend a model gets on a device, and why."),
     "check": ("headstock.entrypoints.cli.check:check", "Prove that a backend keeps the contract, case by case."),

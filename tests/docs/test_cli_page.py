@@ -126,6 +126,7 @@ def test_its_policies_choose(model, policy):
     "arguments",
     [
         ("generate", "MODEL", "the fox", "--json", "--logprobs", "1", "--max-tokens", "2"),
+        ("embed", "MODEL", "the fox", "--json"),
         ("backends", "--json"),
         ("explain", "MODEL", "--device", "mi300x", "--json"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,3 +134,47 @@ def log_probabilities(model: Any, tokens: Sequence[int]) -> Tensor:
     """transformers' (tokens, vocabulary) for one text, computed in one piece."""
     with torch.inference_mode():
         return torch.log_softmax(model(torch.tensor([list(tokens)])).logits[0].float(), -1)
+
+
+ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert": ("BertConfig", "BertModel", {}),
+    "bert, with a head for masked words": ("BertConfig", "BertForMaskedLM", {}),
+    "roberta": ("RobertaConfig", "RobertaModel", {"pad_token_id": 1, "bos_token_id": 0}),
+    "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaModel", {"pad_token_id": 1, "bos_token_id": 0}),
+    "modernbert": (
+        "ModernBertConfig",
+        "ModernBertModel",
+        {"local_attention": 8, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
+    ),
+    "distilbert": ("DistilBertConfig", "DistilBertModel", {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 96}),
+    "electra": ("ElectraConfig", "ElectraModel", {"embedding_size": 64}),
+    "albert, one layer many times": ("AlbertConfig", "AlbertModel", {"embedding_size": 32}),
+    "nomic-bert": ("NomicBertConfig", "NomicBertModel", {}),
+}
+"""The same for models that do not generate."""
+
+
+def random_encoder(name: str, path: Path, **changes: Any) -> RandomModel:
+    """The encoder `name` with random weights, norms and biases included, and a tokenizer."""
+    kind, cls, own = ENCODERS[name]
+    return save_random(kind, cls, path, **own, **changes)
+
+
+def hidden_states(model: Any, tokens: Sequence[int]) -> Tensor:
+    """transformers' final hidden states (tokens, hidden) of one text, computed by itself."""
+    with torch.inference_mode():
+        return model.base_model(torch.tensor([list(tokens)]))[0][0].float()
+
+
+def say_pooling(folder: Path, *, normalize: bool = False, max_tokens: int | None = None, **config: Any) -> None:
+    """Write the files with which sentence-transformers says how a text becomes a vector."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **config}))
+    if max_tokens is not None:
+        (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_tokens}))

@@ -30,8 +30,9 @@ MIXING_LAYERS = ("mixture of experts", "latent attention (MLA)")
 def borrow(folder: Path, *, body: bool = False) -> BorrowedConfig:
     """The model in `folder`, to be run by transformers' modelling code. No weights are read.
 
-    With `body` only what computes hidden states, of encoders too; else what generates text. Raises `ModelError` where transformers does not know the architecture or does not accept the config, where layers
-    are of kinds that need a state beside the KV cache, or where attention is asked for what cannot be expressed.
+    With `body` only what computes hidden states, of encoders too; else what generates text. Raises `ModelError` where
+    transformers does not know the architecture or does not accept the config, where layers are of kinds that need a
+    state beside the KV cache, or where attention is asked for what cannot be expressed.
     """
     source = str(folder / "config.json")
     raw = read_json(folder / "config.json")
@@ -44,12 +45,12 @@ def borrow(folder: Path, *, body: bool = False) -> BorrowedConfig:
         raise ModelError(f"{source}: architecture {name} is not supported: its layers keep a state beside the KV cache")
     model = build(cls, config, source)
     adapt(model)
-    layers = _layers(model, source)
+    layers, calls = _layers(model, source, cached=not body)
     text = config.get_text_config()
     count = text.num_hidden_layers
-    if len(layers) != count:
+    if calls != count:
         raise ModelError(
-            f"{source}: {name} has {count} layers, and {len(layers)} of them call attention through transformers' "
+            f"{source}: {name} has {count} layers, and {calls} of them call attention through transformers' "
             "AttentionInterface; the others compute something else, or attention by themselves, which is not supported"
         )
     if not body and not all(layer.causal for layer in layers):
@@ -81,14 +82,16 @@ def generates(folder: Path) -> bool:
 
     raw = read_json(folder / "config.json")
     names, known = raw.get("architectures"), set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    return not isinstance(names, list) or bool(known & {*map(str, names)}) or raw.get("model_type") not in set(
-        MODEL_MAPPING_NAMES
+    return (
+        not isinstance(names, list)
+        or bool(known & {*map(str, names)})
+        or raw.get("model_type") not in set(MODEL_MAPPING_NAMES)
     )
 
 
 def _architecture(raw: Mapping[str, Any], source: str, theirs: Any) -> str:
     """The class that `config.json` names and transformers has, of those that generate text."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
     names = raw.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
@@ -98,10 +101,12 @@ def _architecture(raw: Mapping[str, Any], source: str, theirs: Any) -> str:
         if name in known:
             return name
     what = ", ".join(names) or raw.get("model_type", "of no stated kind")
+    encodes = raw.get("model_type") in set(MODEL_MAPPING_NAMES)
+    advice = "it may give texts vectors: headstock embed" if encodes else "a newer transformers may know it"
     note = "\n  the model brings its own code (auto_map), which Headstock never runs" if raw.get("auto_map") else ""
     raise ModelError(
         f"{source}: architecture {what} is not supported: it is neither Headstock's own nor among those that generate "
-        f"text in transformers {theirs.__version__}.{note}\n  a newer transformers may know it"
+        f"text in transformers {theirs.__version__}.{note}\n  {advice}"
     )
 
 
@@ -161,10 +166,10 @@ def build(cls: Any, config: Any, source: str) -> Any:
         raise ModelError(f"{source}: transformers cannot build this model ({first_line(error)})") from error
 
 
-def _layers(model: Any, source: str) -> tuple[TracedLayer, ...]:
+def _layers(model: Any, source: str, *, cached: bool) -> tuple[tuple[TracedLayer, ...], int]:
     try:
         with quiet():
-            return trace(model, source)
+            return trace(model, source, cached=cached)
     except HeadstockError:
         raise
     except Exception as error:  # modelling code that looks at values, which a model without weights has none of

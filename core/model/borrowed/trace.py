@@ -28,6 +28,7 @@ UNDERSTOOD = {"scaling", "sliding_window", "softcap", "s_aux", "is_causal", "ali
 """Arguments of attention functions that say what is to be computed."""
 WITHOUT_EFFECT = {
     "cache_position",
+    "deterministic",
     "dropout",
     "layer_idx",
     "output_attentions",
@@ -76,7 +77,9 @@ class _Trace:
 
     names: Mapping[nn.Module, str]
     source: str
+    cached: bool
     layers: dict[str, TracedLayer] = field(default_factory=dict)
+    calls: int = 0
 
     def refuse(self, name: str, problem: str) -> ModelError:
         return ModelError(f"{self.source}: layer {name} {problem}")
@@ -91,8 +94,6 @@ class _Trace:
             raise self.refuse(
                 name, f"({type(module).__name__}) calls attention with {asked}, which Headstock does not know"
             )
-        if name in self.layers:
-            raise self.refuse(name, f"({type(module).__name__}) calls attention twice in a step, which has no cache")
         if key.shape[2] != query.shape[2] or query.shape[0] != 1:
             raise self.refuse(name, "attends to other tokens than those of its own text, which is not supported")
         if query.shape[1] % key.shape[1]:
@@ -104,7 +105,7 @@ class _Trace:
         if seen.causal and mask is not None and window is not None and window != seen.window:
             raise self.refuse(name, f"has a window of {window} keys, and a mask with a window of {seen.window}")
         softcap = arguments.get("softcap")
-        self.layers[name] = TracedLayer(
+        layer = TracedLayer(
             name=name,
             num_heads=query.shape[1],
             num_kv_heads=key.shape[1],
@@ -118,6 +119,9 @@ class _Trace:
             alibi=arguments.get("alibi_slopes") is not None,
             arguments=stated(arguments),
         )
+        if self.layers.setdefault(name, layer) != layer or (self.cached and self.calls >= len(self.layers)):
+            raise self.refuse(name, f"({type(module).__name__}) calls attention twice in a step, which has no cache")
+        self.calls += 1
 
     def _mask(self, name: str, module: nn.Module, mask: Any, arguments: dict[str, Any]) -> Mask:
         if mask is None:
@@ -146,14 +150,17 @@ def stated(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
 _CURRENT: ContextVar[_Trace] = ContextVar("headstock_trace")
 
 
-def trace(model: Any, source: str) -> tuple[TracedLayer, ...]:
-    """The layers of `model` that call attention, in the order of their calls.
+def trace(model: Any, source: str, *, cached: bool = True) -> tuple[tuple[TracedLayer, ...], int]:
+    """The layers of `model` that call attention, in the order of their calls, and how many calls there were.
+
+    A layer that calls twice, as ALBERT's do, is an error where K and V are `cached`.
 
     `model` is transformers', with its parameters on the meta device, and of no other use afterwards. Raises
     `ModelError` naming `source` and the layer where something is asked for that cannot be expressed.
     """
     _register()
-    run = _Trace(names={module: name for name, module in model.named_modules()}, source=source)
+    names = {module: name for name, module in model.named_modules()}
+    run = _Trace(names=names, source=source, cached=cached)
     token = _CURRENT.set(run)
     use_attention(model, TRACE)
     _make_traceable(model)
@@ -162,7 +169,7 @@ def trace(model: Any, source: str) -> tuple[TracedLayer, ...]:
             model(**_inputs(model))
     finally:
         _CURRENT.reset(token)
-    return tuple(run.layers.values())
+    return tuple(run.layers.values()), run.calls
 
 
 def _inputs(model: Any) -> dict[str, Any]:
