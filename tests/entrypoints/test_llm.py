@@ -361,6 +361,7 @@ SETTINGS = {
     "scheduling_policy": ["lifo", ""],
     "long_prefill_token_threshold": [-1, 0.5, None],
     "enforce_eager": [None, 1, "yes"],
+    "async_scheduling": [None, 1, "yes"],
     "seed": [2**63, -(2**63) - 1, 0.5, None],
 }
 
