@@ -269,7 +269,6 @@ WRONG = {
     "presence_penalty": [-2.1, 2.1, NAN],
     "frequency_penalty": [-2.1, 2.1, INF],
     "repetition_penalty": [0, -1, NAN, INF],
-    "model_impl": ["vllm", "", None],
     "seed": [2**63, -(2**63) - 1, 0.5, "x"],
     "stop": ["", ["a", ""], [3], 3],
     "stop_token_ids": [[267], [-1], [2**40], ["a"], [True], 5, "a"],
@@ -362,6 +361,7 @@ SETTINGS = {
     "long_prefill_token_threshold": [-1, 0.5, None],
     "enforce_eager": [None, 1, "yes"],
     "async_scheduling": [None, 1, "yes"],
+    "model_impl": ["vllm", "", None],
     "seed": [2**63, -(2**63) - 1, 0.5, None],
 }
 
