@@ -41,6 +41,7 @@ class EngineCollector(Collector):
         yield self._counter("num_preemptions", "Requests that lost their blocks.", stats.num_preemptions)
         yield self._counter("prefix_cache_queries", "Prompt tokens looked up.", cache.num_query_tokens)
         yield self._counter("prefix_cache_hits", "Prompt tokens found.", cache.num_hit_tokens)
+        yield self._lost_tokens(cache.num_lost_tokens)
         yield self._counter("engine_steps", "Steps that computed something.", stats.num_steps)
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
@@ -51,6 +52,13 @@ class EngineCollector(Collector):
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=LABELS)
         family.add_metric(self._values, value)
+        return family
+
+    def _lost_tokens(self, tokens: Sequence[int]) -> Metric:
+        text = "Prompt tokens computed though other KV groups had them cached, by the group that had not."
+        family = CounterMetricFamily(f"{self._prefix}:prefix_cache_lost_tokens", text, labels=(*LABELS, "kv_group"))
+        for group, count in enumerate(tokens):
+            family.add_metric((*self._values, str(group)), count)
         return family
 
     def _info(self, info: EngineInfo) -> Metric:
