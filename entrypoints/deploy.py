@@ -10,7 +10,16 @@ from typing import Literal, get_args
 
 import msgspec
 
-from ..core.engine import AttentionRecord, EngineConfig, EnginePort, Launch, ProcessPort, RestartingPort, RouterPort
+from ..core.engine import (
+    AttentionRecord,
+    EngineConfig,
+    EnginePort,
+    Launch,
+    ProcessPort,
+    RayPort,
+    RestartingPort,
+    RouterPort,
+)
 from ..core.errors import InvalidInput
 from ..core.model import ModelFolder
 from ..selector import Policy
@@ -70,19 +79,28 @@ def open_port(
             model=folder.name,
             path=os.fspath(folder.path),
             origin=folder.origin,
-            config=replace(config, device=replace(config.device, index=_device_of(config, rank))),
+            config=replace(config, device=replace(config.device, index=_device_of(config, rank, deployment))),
             policy=policy,
             attention=record,
             rank=rank,
         )
-        make = partial(ProcessPort, _launch(order, deployment))
+        make = _maker(order, deployment)
         makers.append(partial(RestartingPort, make) if deployment.restart_engine else make)
     return makers[0]() if len(makers) == 1 else RouterPort.open(makers)
 
 
-def _device_of(config: EngineConfig, rank: int) -> int:
-    """CPUs are shared; of accelerators each engine has its own."""
-    return config.device.index if config.device.platform == "cpu" else config.device.index + rank
+def _maker(order: Order, deployment: Deployment) -> Callable[[], EnginePort]:
+    launch = _launch(order, deployment)
+    if deployment.engine == "ray":
+        return partial(RayPort, launch, num_gpus=0 if order.config.device.platform == "cpu" else 1)
+    return partial(ProcessPort, launch)
+
+
+def _device_of(config: EngineConfig, rank: int, deployment: Deployment) -> int:
+    """CPUs are shared; of accelerators each engine has its own, which Ray lets it see as the first."""
+    if config.device.platform == "cpu":
+        return config.device.index
+    return 0 if deployment.engine == "ray" else config.device.index + rank
 
 
 def _launch(order: Order, deployment: Deployment) -> Launch:

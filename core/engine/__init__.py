@@ -16,6 +16,7 @@ from .port import EnginePort
 from .process import Launch, ProcessPort
 from .prompts import Prompt, chat_prompt, read_prompts
 from .pulse import Vigil
+from .ray_port import RayPort
 from .remote import AsyncRemoteClient, RemoteClient
 from .restart import RestartingPort
 from .router import RouterPort
@@ -42,6 +43,7 @@ __all__ = [
     "PauseMode",
     "ProcessPort",
     "Prompt",
+    "RayPort",
     "RemoteClient",
     "RequestStream",
     "RestartingPort",

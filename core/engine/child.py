@@ -90,7 +90,7 @@ class _Child:
                 raise HeadstockError("a set-up has to come first")
             check_setup(setup)
             thread.start()
-            core = _composer(setup.composer)(setup.payload)
+            core = composer_of(setup.composer)(setup.payload)
         except BaseException as error:
             self._events.send_multipart(encode_word(refusal_of(error, traceback.format_exc())))
             self._context.destroy(linger=LINGER)
@@ -143,6 +143,7 @@ class _Child:
         os._exit(EXIT_STUCK)
 
 
-def _composer(name: str) -> Callable[[bytes], EngineCore]:
+def composer_of(name: str) -> Callable[[bytes], EngineCore]:
+    """The function called ``module:function``."""
     module, _, function = name.partition(":")
     return cast("Callable[[bytes], EngineCore]", getattr(importlib.import_module(module), function))

@@ -42,6 +42,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """Of headstock, as the process has imported it."""
     path: str
     """Where from."""
+    pid: int
+    """Its process id."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 from ..errors import HeadstockError
@@ -15,7 +16,7 @@ HERE = str(Path(__file__).resolve().parents[2])
 
 def hello() -> Hello:
     """What this process says of itself."""
-    return Hello(protocol=PROTOCOL, version=__version__, path=HERE)
+    return Hello(protocol=PROTOCOL, version=__version__, path=HERE, pid=os.getpid())
 
 
 def check_hello(said: Hello) -> None:

@@ -21,6 +21,7 @@ from headstock.core.engine import (
     EnginePort,
     Launch,
     ProcessPort,
+    RayPort,
     RouterPort,
     ThreadPort,
     Vigil,
@@ -116,6 +117,10 @@ def _slow(payload: bytes, seconds: float) -> EngineCore:
     return core
 
 
+def _ray(folder: ModelFolder, **config: Any) -> EnginePort:
+    return RayPort(launch(folder, **config))
+
+
 def _several(life: Callable[..., EnginePort]) -> Callable[..., EnginePort]:
     """Two engines behind a router."""
     return lambda folder, **config: RouterPort.open([partial(life, folder, **config)] * 2)
@@ -126,6 +131,7 @@ PORTS: dict[str, Callable[..., EnginePort]] = {
     "process": _process,
     "two threads": _several(_thread),
     "two processes": _several(_process),
+    "two ray actors": _several(_ray),
 }
 
 

@@ -16,6 +16,7 @@ from headstock.core.engine import (
     EnginePort,
     InprocClient,
     ProcessPort,
+    RayPort,
     RemoteClient,
     RouterPort,
 )
@@ -25,7 +26,8 @@ from headstock.core.scheduler import EngineRequest
 from support.lives import Fates, gather, open_port, request, run, run_async
 from support.tiny import tiny_core, tiny_folder
 
-REMOTE = ["thread", "process", "two threads", "two processes"]
+RAY = pytest.param("two ray actors", marks=pytest.mark.heavy)
+REMOTE = ["thread", "process", "two threads", "two processes", RAY]
 CONFIG = {"max_num_batched_tokens": 16, "max_model_len": 240, "block_size": 4}
 ROUNDS = itertools.count()
 """Request ids are never used twice."""
@@ -36,10 +38,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
     return tiny_folder(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module")
-def ports(folder: ModelFolder) -> Generator[dict[str, EnginePort]]:
+class Ports(dict[str, EnginePort]):
     """One engine of each life for the whole module: to start one takes longer than all that is asked of it."""
-    ports = {life: open_port(life, folder, **CONFIG) for life in REMOTE}
+
+    def __init__(self, folder: ModelFolder) -> None:
+        self._folder = folder
+
+    def __missing__(self, life: str) -> EnginePort:
+        port = self[life] = open_port(life, self._folder, **CONFIG)
+        return port
+
+
+@pytest.fixture(scope="module")
+def ports(folder: ModelFolder) -> Generator[Ports]:
+    ports = Ports(folder)
     yield ports
     for port in ports.values():
         port.close()
@@ -51,12 +63,12 @@ def inproc(folder: ModelFolder) -> InprocClient:
 
 
 @pytest.fixture(params=["inproc", *REMOTE])
-def client(request: pytest.FixtureRequest, inproc: InprocClient, ports: dict[str, EnginePort]) -> EngineClient:
+def client(request: pytest.FixtureRequest, inproc: InprocClient, ports: Ports) -> EngineClient:
     return inproc if request.param == "inproc" else RemoteClient(ports[request.param])
 
 
 @pytest.fixture(params=REMOTE)
-def port(request: pytest.FixtureRequest, ports: dict[str, EnginePort]) -> EnginePort:
+def port(request: pytest.FixtureRequest, ports: Ports) -> EnginePort:
     return ports[request.param]
 
 
@@ -109,8 +121,8 @@ def test_info_is_the_same_everywhere(client: EngineClient, inproc: InprocClient)
     )
 
 
-@pytest.mark.parametrize("life", ["two threads", "two processes"])
-def test_two_engines_share_the_work(ports: dict[str, EnginePort], life: str, expected: Fates) -> None:
+@pytest.mark.parametrize("life", ["two threads", "two processes", RAY])
+def test_two_engines_share_the_work(ports: Ports, life: str, expected: Fates) -> None:
     port = ports[life]
     assert isinstance(port, RouterPort)
     before = [one.call("stats").result() for one in port.ports]
@@ -119,8 +131,8 @@ def test_two_engines_share_the_work(ports: dict[str, EnginePort], life: str, exp
     after = [one.call("stats").result() for one in port.ports]
     assert all(b.num_steps > a.num_steps for a, b in zip(before, after, strict=True))
     assert client.stats().num_steps == sum(one.num_steps for one in after)
-    if life == "two processes":
-        assert len({one.pid for one in port.ports if isinstance(one, ProcessPort)} - {os.getpid()}) == 2
+    if life != "two threads":
+        assert len({one.pid for one in port.ports if isinstance(one, ProcessPort | RayPort)} - {os.getpid()}) == 2
 
 
 def test_refusals_name_the_field_and_leave_nothing(client: EngineClient, expected: Fates) -> None:

@@ -1,0 +1,195 @@
+"""`RayPort`: an engine in a Ray actor, on any node of a cluster."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sys
+import threading
+import weakref
+from concurrent.futures import Future
+from typing import Any
+
+from ..errors import EngineDeadError, HeadstockError
+from ..scheduler.output import EngineRequest
+from ..version import __version__
+from .codec import Hello, Ready, Refusal, Setup, decode_event, encode_command, encode_word, error_of
+from .desk import Desk
+from .handshake import check_hello, check_ready
+from .info import EngineInfo
+from .messages import Abort, Add, Call, Command, Died, Method, News, Reply
+from .port import Listener
+from .process import Launch
+from .pulse import Beat, Pulse
+from .ray_actor import EngineActor
+from .shipping import shipped_folder
+
+logger = logging.getLogger(__name__)
+
+OBJECT_STORE = 128 * 2**20
+"""Bytes of shared memory for a cluster of our own: what goes through it is small."""
+OURS = "HEADSTOCK_"
+"""Environment variables with this prefix go along to the nodes (vllm-project/vllm#14099)."""
+
+
+class RayPort:
+    """An `EnginePort`. Making one returns when the engine is ready, or raises what kept it from that.
+
+    Joins the cluster that Ray is connected to, or that ``RAY_ADDRESS`` names, or starts one on this machine.
+    """
+
+    def __init__(self, launch: Launch, *, num_gpus: float = 0) -> None:
+        ray = connect()
+        self._desk = Desk()
+        environ = {name: value for name, value in os.environ.items() if name.startswith(OURS)} | dict(launch.environ)
+        if not os.environ.get("RAY_ADDRESS"):  # on this machine: the very same code
+            environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        actor_class = ray.remote(concurrency_groups={"out": 1})(EngineActor)
+        actor = actor_class.options(num_cpus=1, num_gpus=num_gpus, runtime_env={"env_vars": environ}).remote()
+        self._wire = _Wire(ray, actor, launch, self._desk)
+        self._close = weakref.finalize(self, self._wire.close)
+        try:
+            self.info: EngineInfo = self._wire.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def dead(self) -> EngineDeadError | None:
+        return self._desk.dead
+
+    @property
+    def pid(self) -> int:
+        """Process id of the actor, on its node."""
+        return self._wire.pid
+
+    @property
+    def path(self) -> str:
+        """Where the actor has imported Headstock from."""
+        return self._wire.path
+
+    def listen(self, listener: Listener) -> None:
+        self._desk.listen(listener)
+
+    def add(self, request: EngineRequest) -> None:
+        self._wire.send(Add(request=request))
+
+    def ask(self, request: EngineRequest) -> Future[None]:
+        number, future = self._desk.open_call()
+        self._wire.send(Add(request=request, number=number))
+        return future
+
+    def abort(self, request_ids: tuple[str, ...]) -> None:
+        self._wire.send(Abort(request_ids=request_ids))
+
+    def call(self, method: Method, *args: Any) -> Future[Any]:
+        number, future = self._desk.open_call()
+        self._wire.send(Call(number=number, method=method, args=args))
+        return future
+
+    def close(self) -> None:
+        self._close()
+
+
+class _Wire:
+    """The actor, and the thread that asks it for events."""
+
+    def __init__(self, ray: Any, actor: Any, launch: Launch, desk: Desk) -> None:
+        self._ray = ray
+        self._actor = actor
+        self._vigil = launch.vigil
+        self._setup = Setup(version=__version__, composer=launch.composer, payload=launch.payload)
+        self._desk = desk
+        self._numbers = itertools.count()
+        self._sending = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.pid, self.path = 0, ""
+
+    def start(self) -> EngineInfo:
+        """Handshake, and set-up."""
+        try:
+            said = decode_event(self._ask(self._actor.hello.remote()))
+            assert isinstance(said, Hello)
+            check_hello(said)
+            self.pid, self.path = said.pid, said.path
+            answer = decode_event(self._ask(self._actor.start.remote(encode_word(self._setup))))
+        except (self._ray.exceptions.RayError, AssertionError) as error:
+            raise EngineDeadError("the engine did not start: its actor failed", details=str(error)) from error
+        if isinstance(answer, Refusal):
+            raise error_of(answer)
+        assert isinstance(answer, Ready)
+        check_ready(self._setup, answer)
+        self._thread = threading.Thread(target=self._listen, name="headstock-engine-ray", daemon=True)
+        self._thread.start()
+        return answer.info
+
+    def _ask(self, reference: Any) -> Any:
+        return self._ray.get(reference, timeout=self._vigil.start)
+
+    def send(self, command: Command | None) -> None:
+        """From any thread; nothing where the engine is dead, of which everybody is told another way."""
+        frames = [bytes(frame) for frame in encode_command(command)]
+        with self._sending:
+            if self._desk.dead is None:
+                self._actor.send.remote(next(self._numbers), frames)
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self.send(None)
+            self._thread.join(self._vigil.close)
+        if self._ray.is_initialized():
+            self._ray.kill(self._actor)
+        self._desk.end(EngineDeadError("the engine has been closed"))
+
+    def _listen(self) -> None:
+        try:
+            self._follow()
+        except Exception as problem:  # nobody would be told otherwise, and all would wait for ever
+            reason = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
+            self._desk.end(EngineDeadError(f"the engine has died: {reason}", details=str(problem)))
+
+    def _follow(self) -> None:
+        pulse = Pulse(self._vigil)
+        while not self._closing.is_set() and self._desk.dead is None:
+            reference = self._actor.events.options(concurrency_group="out").remote(self._vigil.beat)
+            while not self._ray.wait([reference], timeout=2 * self._vigil.beat)[0]:
+                pulse.tick()
+                if (verdict := pulse.verdict(stopped=False, started=True)) is not None:
+                    self._desk.end(EngineDeadError(f"the engine has died: {verdict}"))
+                    return
+            for frames in self._ray.get(reference):
+                match decode_event(frames):
+                    case Beat() as beat:
+                        pulse.beat(beat)
+                    case News() | Reply() | Died() as event:
+                        self._desk.take(event)
+                    case other:
+                        raise ValueError(f"an engine that runs does not say {other!r}")
+
+
+def connect() -> Any:
+    """Ray, connected to a cluster; raises `HeadstockError` where it is not installed or finds none.
+
+    The cluster that ``RAY_ADDRESS`` names is sent the code that this process runs. Whoever has connected Ray before has
+    to see to it that nodes have Headstock.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise HeadstockError("engine=ray needs Ray.\n  install it with: pip install 'headstock[ray]'") from error
+    if ray.is_initialized():
+        return ray
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    if address := os.environ.get("RAY_ADDRESS"):
+        options |= {"address": address, "runtime_env": {"working_dir": shipped_folder()}}
+    else:
+        options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, OSError) as error:
+        raise HeadstockError(f"no Ray cluster can be joined or started: {error}") from error
+    return ray
