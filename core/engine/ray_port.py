@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 OBJECT_STORE = 128 * 2**20
 """Bytes of shared memory for a cluster of our own: what goes through it is small."""
+_CONNECTING = threading.Lock()
 OURS = "HEADSTOCK_"
 """Environment variables with this prefix go along to the nodes (vllm-project/vllm#14099)."""
 
@@ -187,9 +188,11 @@ def connect() -> Any:
     if address := os.environ.get("RAY_ADDRESS"):
         options |= {"address": address, "runtime_env": {"working_dir": shipped_folder()}}
     else:
-        options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError, OSError) as error:
-        raise HeadstockError(f"no Ray cluster can be joined or started: {error}") from error
+        options |= {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    with _CONNECTING:
+        try:
+            if not ray.is_initialized():  # another engine may have been quicker
+                ray.init(**options)
+        except (ConnectionError, RuntimeError, OSError) as error:
+            raise HeadstockError(f"no Ray cluster can be joined or started: {error}") from error
     return ray
