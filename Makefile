@@ -56,6 +56,10 @@ test: lint ## lint, type check and run the tests; what .ci/run runs
 test-heavy: $(VENV)/.installed-dev ## run the tests that take too long for every run
 	$(PYTEST) -m "heavy and not gpu" --timeout 3600 $(PYTEST_ARGS)
 
+.PHONY: test-gpu
+test-gpu: $(VENV)/.installed-dev ## run the tests that need a card, one process: they share it
+	$(BIN)/python -m pytest -m gpu --timeout 3600 tests/gpu $(PYTEST_ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## ruff and pyright
 	$(BIN)/ruff check .
