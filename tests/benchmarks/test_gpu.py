@@ -47,7 +47,8 @@ def test_one_that_fails_does_not_keep_the_others_from_being_measured(capsys, mon
     monkeypatch.setattr(SdpaBackend, "plan", broken)
     code, found = run(capsys, "--backends", "sdpa,reference", "--no-kit", "--shapes", "prefill")
     assert code == 1
-    assert found["errors"] == {"sdpa": "RuntimeError: no plan"}
+    assert found["errors"].keys() == {"sdpa"}
+    assert "RuntimeError: no plan" in found["errors"]["sdpa"]
     assert [t["backend"] for t in found["timings"]] == ["reference"]
 
 
