@@ -37,7 +37,8 @@ class Estimate:
     it."""
     num_blocks: int
     num_tokens: int
-    """Tokens that fit in the cache; one block, the null block, holds none."""
+    """Tokens that fit in the cache if every layer keeps every token: what windows save comes on top. One block, the
+    null block, holds none."""
     context: int
     """Tokens of context that the two rates below are for."""
     decode_tokens_per_s: float | None

@@ -50,27 +50,29 @@ class CudaRecording:
 
 
 class CudaRecorder:
-    """Captures CUDA and HIP graphs, all in one memory pool, since only one runs at a time."""
+    """Captures CUDA and HIP graphs on `device`, all in one memory pool, since only one runs at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Callable[[], Tensor], buffers: Sequence[Tensor]) -> CudaRecording:
-        # What a first call builds or allocates for good must not become part of the graph.
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            work()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            output = work()
+        with torch.cuda.device(self._device):
+            # What a first call builds or allocates for good must not become part of the graph.
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                work()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                output = work()
         return CudaRecording(graph, output)
 
 
 def recorder_for(device: Device) -> Recorder | None:
     """What records on `device`; None where there are no graphs."""
-    return CudaRecorder() if device.platform in ("cuda", "rocm") else None
+    return CudaRecorder(device.torch_device) if device.platform in ("cuda", "rocm") else None
 
 
 def graph_sizes(max_rows: int) -> tuple[int, ...]:

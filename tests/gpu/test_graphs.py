@@ -49,7 +49,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_recording_computes_from_what_its_buffers_hold(card: Device) -> None:
     x = torch.arange(4.0, device=card.torch_device)
-    recording = CudaRecorder().record(lambda: x * 2 + 1, [x])
+    recording = CudaRecorder(card.torch_device).record(lambda: x * 2 + 1, [x])
     x.fill_(5)
     assert recording.replay([x]).tolist() == [11.0] * 4
     x.fill_(-1)
@@ -57,7 +57,7 @@ def test_a_recording_computes_from_what_its_buffers_hold(card: Device) -> None:
 
 
 def test_recordings_of_one_recorder_share_memory_and_do_not_mix(card: Device) -> None:
-    recorder = CudaRecorder()
+    recorder = CudaRecorder(card.torch_device)
     inputs = [torch.ones(size, device=card.torch_device) for size in (64, 8, 1)]
     recordings = [recorder.record(lambda x=x: (x + 1).cumsum(0), [x]) for x in inputs]
     for value in (1.0, 3.0):

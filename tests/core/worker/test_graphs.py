@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from headstock.core.attention import Capabilities, Device, GraphSupport, Workspa
 from headstock.core.engine import LLMEngine
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
-from headstock.core.worker.graphs import graph_sizes, recorder_for
+from headstock.core.worker.graphs import CudaRecorder, graph_sizes, recorder_for
 from support.attention import CPU
 from support.engine import FixedProvider
 from support.graphs import Capturable, Gathering, Recorder
@@ -177,3 +179,45 @@ def test_memory_that_a_graph_works_in_is_kept_when_it_is_outgrown() -> None:
     assert [kept.data_ptr() for kept in workspace._kept] == [small.data_ptr()]
     assert workspace.nbytes == 1100
     assert torch.equal(workspace.get(10), large[:10])
+
+
+def test_a_card_is_warmed_up_on_another_stream_and_then_captured_into_the_common_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[object] = []
+
+    @contextmanager
+    def within(*what: object, **options: object) -> Iterator[None]:
+        events.append((*what, *options.values()))
+        yield
+        events.append("end")
+
+    class Stream:
+        def wait_stream(self, other: object) -> None:
+            events.append("wait")
+
+    class Graph:
+        def replay(self) -> None:
+            events.append("replay")
+
+    graph, stream = Graph(), Stream()
+    for name, stand_in in {
+        "device": within,
+        "stream": within,
+        "graph": within,
+        "Stream": lambda: stream,
+        "current_stream": Stream,
+        "CUDAGraph": lambda: graph,
+        "graph_pool_handle": lambda: "pool",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def work() -> torch.Tensor:
+        events.append("work")
+        return torch.ones(2)
+
+    recording = CudaRecorder("cuda:1").record(work, [])
+    capture = [(graph, "pool"), "work", "end"]
+    assert events == [("cuda:1",), "wait", (stream,), "work", "end", "wait", *capture, "end"]
+    assert recording.replay([]) is recording.replay([])
+    assert events[-2:] == ["replay", "replay"]
