@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from .core.outputs import RequestOutput as RequestOutput
     from .core.params import SamplingParams as SamplingParams
     from .core.version import __version__ as __version__
+    from .entrypoints.async_llm import AsyncLLM as AsyncLLM
     from .entrypoints.llm import LLM as LLM
 
-__all__ = ["LLM", "AttentionBackend", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "AttentionBackend", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
 
 _HOMES = {
     "LLM": ".entrypoints.llm",
+    "AsyncLLM": ".entrypoints.async_llm",
     "AttentionBackend": ".core.attention",
     "CompletionOutput": ".core.outputs",
     "RequestOutput": ".core.outputs",

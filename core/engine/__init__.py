@@ -14,7 +14,7 @@ from .llm_engine import LLMEngine
 from .observer import IterationStats, Observer
 from .port import EnginePort
 from .process import Launch, ProcessPort
-from .prompts import Prompt, chat_prompt, read_prompts
+from .prompts import Prompt, chat_prompt, read_prompt, read_prompts
 from .pulse import Vigil
 from .ray_port import RayPort
 from .remote import AsyncRemoteClient, RemoteClient
@@ -51,6 +51,7 @@ __all__ = [
     "ThreadPort",
     "Vigil",
     "chat_prompt",
+    "read_prompt",
     "read_prompts",
     "wanted_attention",
 ]

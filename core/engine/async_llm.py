@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any
 
 from ..errors import EngineDeadError, InvalidInput
@@ -145,7 +145,7 @@ class AsyncLLMEngine:
         priority: int = 0,
         deadline: float | None = None,
         output_kind: OutputKind = "cumulative",
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput]:
         """The outputs of one prompt, as `add_request` says; the last one has `finished`.
 
         Leaving the iterator early aborts the request, as does cancellation; close it with `contextlib.aclosing` to have

@@ -10,12 +10,14 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headstock.core.engine import EngineCore
@@ -223,7 +225,50 @@ def test_health_is_503_from_the_engines_death_on(folder: ModelFolder) -> None:
         assert server.http.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "fate",
+    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.heavy)],
+)
+def test_an_engine_process_that_is_gone_is_told_within_seconds(folder: ModelFolder, fate: signal.Signals) -> None:
+    """With three streams open: each ends with an error, the server with 1, and no process stays."""
+    with started(folder, "--engine", "process", "--log-format", "json") as (process, url):
+        engine = child_of(process)
+        # Longer than the test: a stopped engine must not have been done already.
+        streams = [request(url, "POST", "/v1/completions", {**LONG, "n": 64}) for _ in range(3)]
+        heard = [lines(stream) for stream in streams]
+        for each in heard:
+            while not next(each).startswith("data: "):
+                pass
+        engine.send_signal(fate)
+        told = time.monotonic()
+        for each in heard:
+            rest = list(each)
+            assert "engine_dead" in rest[-4], rest[-6:]
+            assert rest[-2] == "data: [DONE]"
+        assert time.monotonic() - told < 30, "a busy machine is given time; a quiet one takes five seconds"
+        assert process.wait(PATIENCE) == 1
+        assert not engine.is_running()
+
+
+def child_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """The engine's process."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return max(children, key=lambda child: child.memory_info().rss)
+
+
+@pytest.mark.heavy
+def test_two_engine_processes_share_the_requests(folder: ModelFolder) -> None:
+    with started(folder, "--engine", "process", "--data-parallel-size", "2") as (process, url):
+        streams = [request(url, "POST", "/v1/completions", {**LONG, "prompt": [n]}) for n in range(1, 7)]
+        for stream in streams:
+            assert "data: [DONE]" in list(lines(stream))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
 WRONG = [
+    (["--data-parallel-size", "2"], "data_parallel_size"),
+    (["--engine", "elsewhere"], "engine"),
     (["--port", "70000"], "port"),
     (["--port", "x"], "--port"),
     (["--log-format", "xml"], "log_format"),
