@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from ..core.errors import InvalidInput
+from ..entrypoints.cli.console import check_writable
 
 OUTPUT = "Output"
 
@@ -30,5 +28,4 @@ class OutputOptions:
 
     def check(self) -> None:
         """Raise `InvalidInput` before minutes of work whose result could not be written."""
-        if self.json not in (None, "-") and not os.access(Path(self.json).absolute().parent, os.W_OK):
-            raise InvalidInput("json", f"{self.json} cannot be written")
+        check_writable("json", self.json)

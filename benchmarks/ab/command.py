@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
 from ...core.errors import InvalidInput
 from ...entrypoints.cli import options
+from ...entrypoints.cli.console import check_writable
 from ...entrypoints.cli.groups import grouped
 
 if TYPE_CHECKING:
@@ -151,9 +151,7 @@ class OutputOptions:
 
     def check(self) -> None:
         """Raise `InvalidInput` before minutes of work whose result could not be written."""
-        path = Path(self.html or ".headstock")
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise InvalidInput("html", f"{self.html} cannot be written")
+        check_writable("html", self.html)
 
 
 @grouped
@@ -235,17 +233,22 @@ def _engines(arms: Sequence[Arm], workload: WorkloadOptions, verdict: VerdictOpt
     assert workload.engine is not None  # the caller has looked
     folder = resolve_model(workload.engine)
     config, tokenizer = read_config(folder.path), Tokenizer.from_folder(folder.path)
+    limit = config.max_position
     if workload.dataset is not None:
         asked = sharegpt_workload(
-            workload.dataset, workload.num_prompts, tokenizer=tokenizer, output_len=workload.output_len, seed=0
+            workload.dataset,
+            workload.num_prompts,
+            tokenizer=tokenizer,
+            output_len=workload.output_len,
+            limit=limit,
+            seed=0,
         )
     else:
         lengths = Lengths(input_len=workload.input_len, output_len=workload.output_len)
+        lengths.check(limit)
         asked = random_workload(
             lengths, workload.num_prompts, tokenizer=tokenizer, vocab_size=config.vocab_size, seed=0
         )
-    if asked.longest > config.max_position:
-        raise InvalidInput("input_len", f"a request of {asked.longest} tokens is more than {config.max_position}")
     plan = EnginePlan(
         arms=tuple(arms),
         folder=folder,

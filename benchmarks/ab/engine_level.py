@@ -74,7 +74,7 @@ def compare_engines(
         for arm in plan.arms:
             if arm.label in engines:
                 engines[arm.label].load(_maker(plan, arm))
-                engines[arm.label].warm_up(1)
+                engines[arm.label].run_uncounted(1)
         ready = {name: engine for name, engine in engines.items() if not engine.failure}
         samples = interleave(ready, dict.fromkeys(ready, Pace(calls=1, rounds=plan.rounds, warm=False)), LoadMeter())
         reports = tuple(

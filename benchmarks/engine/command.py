@@ -12,8 +12,9 @@ from typer import Exit, Option
 
 from ...core.errors import InvalidInput
 from ...entrypoints.cli import options
+from ...entrypoints.cli.console import check_writable
 from ...entrypoints.cli.groups import grouped
-from ...entrypoints.cli.profile import check_profile, profiled, write_profile
+from ...entrypoints.cli.profile import profiled, write_profile
 from ..output import OUTPUT, OutputOptions
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .workload import Workload
 
 EXIT_FAILED = 1
+MOST = 100_000
+"""Requests in a workload: their prompts are made before anything is measured."""
 MEASURING = "Measuring"
 
 
@@ -67,7 +70,8 @@ class EngineOutputOptions(OutputOptions):
     ] = None
 
     def check(self) -> None:
-        check_profile(self.profile)
+        """Raise `InvalidInput` before minutes of work whose result could not be written."""
+        check_writable("profile", self.profile)
         super().check()
 
 
@@ -81,7 +85,7 @@ def throughput(
     arms: ArmOptions,
     engine: options.EngineOptions,
     output: EngineOutputOptions,
-    num_prompts: Annotated[int, Option(min=1, help="Requests, all at once.", rich_help_panel=MEASURING)] = 32,
+    num_prompts: Annotated[int, Option(min=1, max=MOST, help="Requests, all at once.", rich_help_panel=MEASURING)] = 32,
     input_len: Annotated[int, Option(min=1, help="Tokens a random prompt.", rich_help_panel=MEASURING)] = 128,
     output_len: Annotated[
         int | None, Option(min=1, help="Tokens an answer (32, or as in the dataset).", rich_help_panel=MEASURING)
@@ -110,12 +114,15 @@ def throughput(
     """
     from .workload import Lengths, random_workload, sharegpt_workload
 
-    def workload(tokenizer: Tokenizer, vocab_size: int) -> Workload:
+    def workload(tokenizer: Tokenizer, vocab_size: int, limit: int) -> Workload:
         if dataset is not None:
-            return sharegpt_workload(dataset, num_prompts, tokenizer=tokenizer, output_len=output_len, seed=engine.seed)
+            return sharegpt_workload(
+                dataset, num_prompts, tokenizer=tokenizer, output_len=output_len, limit=limit, seed=engine.seed
+            )
         lengths = Lengths(
             input_len=input_len, output_len=output_len or 32, range_ratio=range_ratio, prefix_len=prefix_len
         )
+        lengths.check(limit)
         return random_workload(lengths, num_prompts, tokenizer=tokenizer, vocab_size=vocab_size, seed=engine.seed)
 
     _run("throughput", model, workload, arms, engine, output, rounds=rounds, warmup=warmup, verbose=verbose)
@@ -127,7 +134,7 @@ def latency(
     arms: ArmOptions,
     engine: options.EngineOptions,
     output: EngineOutputOptions,
-    batch_size: Annotated[int, Option(min=1, help="Requests at once.", rich_help_panel=MEASURING)] = 1,
+    batch_size: Annotated[int, Option(min=1, max=MOST, help="Requests at once.", rich_help_panel=MEASURING)] = 1,
     input_len: Annotated[int, Option(min=1, help="Tokens a prompt, at random.", rich_help_panel=MEASURING)] = 128,
     output_len: Annotated[int, Option(min=1, help="Tokens an answer.", rich_help_panel=MEASURING)] = 32,
     rounds: Rounds = 7,
@@ -144,8 +151,9 @@ def latency(
     """
     from .workload import Lengths, random_workload
 
-    def workload(tokenizer: Tokenizer, vocab_size: int) -> Workload:
+    def workload(tokenizer: Tokenizer, vocab_size: int, limit: int) -> Workload:
         lengths = Lengths(input_len=input_len, output_len=output_len)
+        lengths.check(limit)
         return random_workload(lengths, batch_size, tokenizer=tokenizer, vocab_size=vocab_size, seed=engine.seed)
 
     _run("latency", model, workload, arms, engine, output, rounds=rounds, warmup=warmup, verbose=verbose)
@@ -154,7 +162,7 @@ def latency(
 def _run(
     kind: str,
     model: str,
-    workload: Callable[[Tokenizer, int], Workload],
+    workload: Callable[[Tokenizer, int, int], Workload],
     arms: ArmOptions,
     engine: options.EngineOptions,
     output: EngineOutputOptions,
@@ -182,10 +190,8 @@ def _run(
             plugins.backends.find(name)  # a name that nobody offers is told of before weights are read
     folder = resolve_model(model)
     config = describe_model(folder.path, settings["model_impl"])
-    asked = workload(Tokenizer.from_folder(folder.path), config.vocab_size)
     limit = settings["max_model_len"] or config.max_position
-    if asked.longest > limit:
-        raise InvalidInput("input_len", f"a request of {asked.longest} tokens is more than the model's {limit}")
+    asked = workload(Tokenizer.from_folder(folder.path), config.vocab_size, limit)
     store = stored(output.save)
     makers = {name: _maker(folder, name, arms, settings) for name in names}
     profile = profiled if output.profile else None

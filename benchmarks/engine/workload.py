@@ -43,11 +43,6 @@ class Workload:
     def num_output_tokens(self) -> int:
         return sum(request.output_len for request in self.requests)
 
-    @property
-    def longest(self) -> int:
-        """Most tokens of a request, prompt and answer."""
-        return max(len(request.token_ids) + request.output_len for request in self.requests)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
@@ -64,6 +59,12 @@ class Lengths:
     def __post_init__(self) -> None:
         if not 0 <= self.range_ratio < 1:
             raise InvalidInput("range_ratio", f"must be at least 0 and below 1, not {self.range_ratio}")
+
+    def check(self, limit: int) -> None:
+        """Raise `InvalidInput` where a request can be longer than `limit` tokens."""
+        longest = self.prefix_len + sum(int(n * (1 + self.range_ratio)) for n in (self.input_len, self.output_len))
+        if longest > limit:
+            raise InvalidInput("input_len", f"a request of {longest} tokens is more than the model's {limit}")
 
     def draw(self, rng: random.Random) -> tuple[int, int]:
         """Lengths of a prompt and its answer, at least one token each."""
@@ -90,11 +91,13 @@ def random_workload(lengths: Lengths, count: int, *, tokenizer: Tokenizer, vocab
     )
 
 
-def sharegpt_workload(file: str, count: int, *, tokenizer: Tokenizer, output_len: int | None, seed: int) -> Workload:
+def sharegpt_workload(
+    file: str, count: int, *, tokenizer: Tokenizer, output_len: int | None, limit: int = LONGEST, seed: int
+) -> Workload:
     """The first two turns of `count` conversations of a file in ShareGPT's format, in an order that `seed` shuffles.
 
     An answer is as long as the one in the file, or `output_len` tokens. Raises `InvalidInput` where the file is another
-    or has too few conversations of ordinary length.
+    or has too few conversations of ordinary length, and of at most `limit` tokens.
     """
     pairs = list(_pairs(file))
     random.Random(seed).shuffle(pairs)
@@ -106,7 +109,7 @@ def sharegpt_workload(file: str, count: int, *, tokenizer: Tokenizer, output_len
         length = len(tokenizer.encode(answer, add_special_tokens=False)) if output_len is None else output_len
         if (
             SHORTEST <= len(ids) <= LONGEST_PROMPT
-            and len(ids) + length <= LONGEST
+            and len(ids) + length <= min(LONGEST, limit)
             and (output_len or length >= SHORTEST)
         ):
             requests.append(Request(token_ids=ids, output_len=length))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -64,7 +63,7 @@ def kernels(
 
     Exit codes: 0 measured; 1 a backend failed or was wrong; 2 refused.
     """
-    from ...entrypoints.cli.console import show_log
+    from ...entrypoints.cli.console import check_writable, show_log
 
     show_log(verbose)
     from ...entrypoints.compose import installed_plugins
@@ -79,7 +78,7 @@ def kernels(
     options = {"dtype": dtype, "threads": threads, "rounds": rounds, "block_size": block_size}
     settings = _settings(shapes, phase, quick, device, **options)
     offers = _offers(backends, selector, judge)
-    _writable(json)
+    check_writable("json", json)
     store = stored(save)
     with ExitStack() as stack:
         peers = [stack.enter_context(_running(word)) for word in peer or ()]
@@ -115,12 +114,6 @@ def _settings(words: str | None, phase: str, quick: bool, device: Device, **opti
         budget=QUICK_BUDGET if quick else BUDGET,
         block_size=options["block_size"],
     )
-
-
-def _writable(file: str | None) -> None:
-    """Raise `InvalidInput` before minutes of work whose result could not be written."""
-    if file not in (None, "-") and not os.access(Path(file).parent, os.W_OK):
-        raise InvalidInput("json", f"{file} cannot be written")
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from ...core.errors import InvalidInput
 from . import options
-from .console import note, print_json, print_table, show_log
+from .console import check_writable, note, print_json, print_table, show_log
 
 if TYPE_CHECKING:
     from ...plugins.conformance import Report
@@ -66,8 +65,7 @@ def check(
     show_log(verbose)
     from ..checking import Order
 
-    if junit is not None and not Path(junit).absolute().parent.is_dir():
-        raise InvalidInput("junit", f"the folder of {junit} does not exist")
+    check_writable("junit", junit)
     order = Order(
         backend=backend, device=device, config=attention_backend_config, level=level.value, seed=seed, case=case
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ...core.errors import InvalidInput
@@ -41,6 +43,15 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def check_writable(name: str, file: str | None) -> None:
+    """Raise `InvalidInput` before minutes of work whose result could not be written to `file`; ``-`` is stdout."""
+    if file in (None, "-"):
+        return
+    path = Path(file).absolute()
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidInput(name, f"{file} cannot be written" + (": it is a folder" if path.is_dir() else ""))
 
 
 def size_in_bytes(name: str, text: str | None) -> int | None:

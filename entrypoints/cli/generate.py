@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from . import options
-from .console import note, print_json, read_stdin, show_log
+from .console import check_writable, note, print_json, read_stdin, show_log
 from .document import described
 from .groups import grouped
-from .profile import check_profile, profiling
+from .profile import profiling
 from .streaming import streamed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def generate(
     show_log(verbose)
     texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     params, settings = sampling.params(), {**engine.settings(), **deployment.settings()}
-    check_profile(profile)
+    check_writable("profile", profile)
     from ...core.engine import read_prompts
     from ...core.model import resolve_model, summary
     from ...core.text import ChatTemplate

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...core.errors import InvalidInput
 from ...core.trace import Recorder, chrome_trace, recording
 from .console import note
 
 PARTS = ("schedule", "inputs", "plan", "model", "sample", "update", "output")
 """Spans of a step that do not lie in each other; `output` comes after it."""
-
-
-def check_profile(file: str | None) -> None:
-    """Raise `InvalidInput` before minutes of work whose trace could not be written."""
-    if file is not None and not os.access(Path(file).absolute().parent, os.W_OK):
-        raise InvalidInput("profile", f"{file} cannot be written")
 
 
 @contextmanager

@@ -197,7 +197,7 @@ def test_options_reach_the_backend():
         (["sdpa", "--device", "cuda:9"], "is not on this machine"),
         (["sdpa", "--case", "windw:*"], "case: 'windw:*' is no case of sdpa"),
         (["sdpa", "--case", "mixed:rows=1"], "case: 'rows=1' cannot be read"),
-        (["sdpa", "--junit", "/no/such/folder/report.xml"], "the folder of /no/such/folder/report.xml does not exist"),
+        (["sdpa", "--junit", "/no/such/folder/report.xml"], "junit: /no/such/folder/report.xml cannot be written"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

@@ -26,7 +26,7 @@ class TestRandom:
     def test_all_have_the_lengths_that_were_asked_for(self, tokenizer):
         work = made(tokenizer)
         assert {(len(r.token_ids), r.output_len) for r in work.requests} == {(20, 8)}
-        assert (work.num_prompt_tokens, work.num_output_tokens, work.longest) == (800, 320, 28)
+        assert (work.num_prompt_tokens, work.num_output_tokens) == (800, 320)
         assert work.name == "random 40 x 20+8, seed 0"
 
     def test_lengths_vary_within_the_share_and_reach_both_ends(self, tokenizer):
@@ -53,6 +53,12 @@ class TestRandom:
         with pytest.raises(InvalidInput, match="range_ratio: must be at least 0 and below 1"):
             Lengths(input_len=1, output_len=1, range_ratio=ratio)
 
+    def test_one_that_can_be_longer_than_the_model_takes_is_refused_before_it_is_made(self):
+        sizes = Lengths(input_len=20, output_len=8, range_ratio=0.5, prefix_len=10)
+        sizes.check(52)
+        with pytest.raises(InvalidInput, match="a request of 52 tokens is more than the model's 51"):
+            sizes.check(51)
+
 
 def turns(*texts, key="value"):
     return {"conversations": [{"from": ("human", "gpt")[i % 2], key: text} for i, text in enumerate(texts)]}
@@ -77,27 +83,36 @@ class TestShareGpt:
         return str(path)
 
     def test_the_first_two_turns_are_prompt_and_length_of_the_answer(self, file, tokenizer):
-        work = sharegpt_workload(file, 2, tokenizer=tokenizer, output_len=None, seed=0)
+        work = sharegpt_workload(file, 2, tokenizer=tokenizer, output_len=None, limit=4096, seed=0)
         asked = {(r.token_ids, r.output_len) for r in work.requests}
         pairs = (("tell me of the fox", "it is a red animal"), ("tell me of the hound", "it runs after the fox"))
         assert asked == {(tuple(tokenizer.encode(prompt)), len(tokenizer.encode(answer))) for prompt, answer in pairs}
         assert work.name == "share.json 2, seed 0"
 
     def test_a_length_for_all_answers(self, file, tokenizer):
-        work = sharegpt_workload(file, 3, tokenizer=tokenizer, output_len=5, seed=0)
+        work = sharegpt_workload(file, 3, tokenizer=tokenizer, output_len=5, limit=4096, seed=0)
         assert {r.output_len for r in work.requests} == {5}
         assert work.name == "share.json 3 +5, seed 0"
 
     def test_the_seed_decides_which(self, file, tokenizer):
         def first(seed):
-            return sharegpt_workload(file, 1, tokenizer=tokenizer, output_len=None, seed=seed).requests[0]
+            return sharegpt_workload(file, 1, tokenizer=tokenizer, output_len=None, limit=4096, seed=seed).requests[0]
 
         assert len({first(seed) for seed in range(10)}) == 2
         assert first(3) == first(3)
 
+    def test_what_the_model_cannot_hold_is_left_out(self, file, tokenizer):
+        def both(limit):
+            return sharegpt_workload(file, 2, tokenizer=tokenizer, output_len=None, limit=limit, seed=0)
+
+        longest = max(r.output_len + len(r.token_ids) for r in both(4096).requests)
+        assert len(both(longest).requests) == 2
+        with pytest.raises(InvalidInput, match="2 are asked for"):
+            both(longest - 1)
+
     def test_too_few_are_told(self, file, tokenizer):
         with pytest.raises(InvalidInput, match=r"num_prompts: 3 are asked for; .*share.json has 2 of ordinary length"):
-            sharegpt_workload(file, 3, tokenizer=tokenizer, output_len=None, seed=0)
+            sharegpt_workload(file, 3, tokenizer=tokenizer, output_len=None, limit=4096, seed=0)
 
     @pytest.mark.parametrize(
         ("text", "problem"), [("{", "cannot be read as JSON"), ("{}", "must be a list"), (None, "cannot be read")]
@@ -106,4 +121,4 @@ class TestShareGpt:
         if text is not None:
             (tmp_path / "f.json").write_text(text)
         with pytest.raises(InvalidInput, match=f"dataset: .*{problem}"):
-            sharegpt_workload(str(tmp_path / "f.json"), 1, tokenizer=tokenizer, output_len=None, seed=0)
+            sharegpt_workload(str(tmp_path / "f.json"), 1, tokenizer=tokenizer, output_len=None, limit=4096, seed=0)
