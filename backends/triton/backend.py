@@ -59,7 +59,8 @@ class Plan:
 
     launches: tuple[Launch, ...]
     num_rows: int
-    num_tokens: int
+    padded: bool
+    """There may be tokens behind the last row's; their output has to be finite."""
     query_start: Tensor
     key_start: Tensor
     seq_lens: Tensor
@@ -192,7 +193,7 @@ class TritonBackend(AttentionBackend[Plan]):
         return Plan(
             launches=tuple(launch for launch in launches if launch.num_tokens),
             num_rows=rows,
-            num_tokens=tokens,
+            padded=graph is not None,
             query_start=batch.query_start_loc,
             key_start=batch.query_start_loc if batch.key_start_loc is None else batch.key_start_loc,
             seq_lens=batch.seq_lens,
@@ -271,6 +272,10 @@ class TritonBackend(AttentionBackend[Plan]):
         else:
             raise ValueError("neither a cache nor this step's key and value were given")
         targets = (*out.stride()[:2], *((0, 0) if lse_out is None else lse_out.stride()))
+        if plan.padded:
+            out.zero_()
+            if lse_out is not None:
+                lse_out.zero_()
         partials = self._partials(plan)
         for launch in plan.launches:
             self.launch(
