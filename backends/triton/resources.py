@@ -7,13 +7,13 @@ as in a step; only what it launches is compiled and not run, for a card that a s
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
-import sys
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from ...core.attention import (
     Workspace,
 )
 from .backend import TritonBackend
+from .environment import VARIABLE, interpreting
 from .formats import formats_on
 
 CONTEXT = 4096
@@ -76,6 +77,7 @@ def layers_for(device: Device) -> Mapping[str, AttentionSpec]:
         "bf16, 64, sinks, window": spec(num_heads=64, head_size=64, sinks=True, window=(127, 0)),
         "bf16, int8, ALiBi, LSE": spec(kv_format="int8_per_head", kv_scales="head", alibi=True, lse=True),
         "fp32": spec(dtype="float32"),
+        "fp32, 256": spec(dtype="float32", num_heads=16, head_size=256),
     }
     eight_bit = sorted(name for name in formats_on(device) if name.startswith("fp8_e4m3"))
     return layers | {f"bf16, {name}": spec(kv_format=name, kv_scales="tensor") for name in eight_bit}
@@ -197,11 +199,13 @@ def _batch(spec: AttentionSpec) -> AttentionBatch:
     )
 
 
-def usages(targets: Iterable[str]) -> Iterator[Usage]:
-    """Compile everything for `targets`, and read what the compilers say of it."""
+def usages(targets: Iterable[str], layers: Collection[str] = ()) -> Iterator[Usage]:
+    """Compile for `targets` and read what the compilers say; `layers` by name, or all."""
     for target in targets:
         device = TARGETS[target]
         for layer, spec in layers_for(device).items():
+            if layers and layer not in layers:
+                continue
             for name, kernel in compiled(device, spec):
                 registers, stack = (_nvidia if device.platform == "cuda" else _amd)(kernel)
                 yield Usage(
@@ -257,22 +261,31 @@ def table(found: Iterable[Usage]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m headstock.backends.triton.resources", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m headstock.backends.triton.resources",
+        description="Compile the kernels for cards that need not be here, and tell what they take of them.",
+        epilog="A cell is: registers of a thread / KiB of shared memory / bytes of stack, where there are any.",
+    )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of {', '.join(TARGETS)}; all by default")
+    parser.add_argument("--layer", action="append", default=[], help="only this layer, by the name in the table")
+    parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
     parser.add_argument("--page", type=Path, help="put the table into this page, between its markers")
     asked = parser.parse_args()
-    if unknown := set(asked.targets) - TARGETS.keys():
-        parser.error(f"unknown target {', '.join(sorted(unknown))}; known are {', '.join(TARGETS)}")
-    text = table(usages(asked.targets or TARGETS))
-    if asked.page is None:
-        print(text)
-        return
-    page = asked.page.read_text("utf-8")
-    if BEGIN not in page or END not in page:
-        parser.error(f"{asked.page} has no place for the table ({BEGIN} … {END})")
-    before, rest = page.split(BEGIN)
-    asked.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", "utf-8")
+    known = {layer for device in TARGETS.values() for layer in layers_for(device)}
+    for what, names, all_of_them in (("target", asked.targets, TARGETS.keys()), ("layer", asked.layer, known)):
+        if unknown := sorted(set(names) - all_of_them):
+            parser.error(f"unknown {what} {', '.join(unknown)}; known are {', '.join(sorted(all_of_them))}")
+    if interpreting():
+        parser.error(f"{VARIABLE} is set, so nothing is compiled: unset it")
+    if asked.page and (not asked.page.is_file() or not {BEGIN, END} <= set(asked.page.read_text("utf-8").splitlines())):
+        parser.error(f"{asked.page} is no page with a place for the table (lines {BEGIN} and {END})")
+    found = list(usages(asked.targets or TARGETS, asked.layer))
+    if asked.page:
+        before, rest = asked.page.read_text("utf-8").split(BEGIN)
+        asked.page.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}", "utf-8")
+    else:
+        print(json.dumps([asdict(usage) for usage in found], indent=1) if asked.json else table(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

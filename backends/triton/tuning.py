@@ -69,6 +69,9 @@ class Tile:
         return -(-group // self.share(group))
 
 
+_FLOAT32 = Tile(rows=16, keys=32, warps=8, stages=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Cards that are tuned alike."""
@@ -77,28 +80,37 @@ class Family:
     decode: Tile
     shared_bytes: int
     """Shared memory (LDS) that one program can have."""
+    float32: Tile | None = _FLOAT32
+    """For both in float32, whose products go through no tensor core: larger tiles do not fit into registers."""
     split_keys: int = 256
     """Fewest keys that are worth a program of their own."""
     units: int = 0
     """Programs that run at a time, where that is not the device's own number."""
 
 
-_AMPERE = Tile(rows=64, keys=64, warps=4, stages=2)
+_AMPERE = Tile(rows=64, keys=64, warps=8, stages=2)
+_CDNA = Tile(rows=64, keys=64, warps=4, stages=1)
 _NARROW = Tile(rows=16, keys=64, warps=4, stages=2)
 FAMILIES: Mapping[str, Family] = {
     "sm_80": Family(prefill=_AMPERE, decode=_NARROW, shared_bytes=163 << 10),
     "sm_8": Family(prefill=_AMPERE, decode=_NARROW, shared_bytes=99 << 10),
-    "sm_9": Family(prefill=replace(_AMPERE, rows=128, warps=8), decode=_NARROW, shared_bytes=227 << 10),
-    "sm_10": Family(prefill=replace(_AMPERE, rows=128, warps=8), decode=_NARROW, shared_bytes=227 << 10),
+    "sm_9": Family(prefill=replace(_AMPERE, rows=128), decode=_NARROW, shared_bytes=227 << 10),
+    "sm_10": Family(prefill=replace(_AMPERE, rows=128), decode=_NARROW, shared_bytes=227 << 10),
     "sm_12": Family(prefill=_AMPERE, decode=_NARROW, shared_bytes=99 << 10),
-    "gfx90a": Family(prefill=replace(_AMPERE, stages=1), decode=replace(_NARROW, stages=1), shared_bytes=64 << 10),
-    "gfx942": Family(prefill=replace(_AMPERE, stages=1), decode=replace(_NARROW, stages=1), shared_bytes=64 << 10),
-    "gfx950": Family(prefill=replace(_AMPERE, stages=2), decode=_NARROW, shared_bytes=160 << 10),
-    "gfx12": Family(prefill=replace(_AMPERE, stages=1), decode=replace(_NARROW, stages=1), shared_bytes=64 << 10),
+    "gfx90a": Family(prefill=_CDNA, decode=replace(_NARROW, stages=1), shared_bytes=64 << 10),
+    "gfx942": Family(prefill=_CDNA, decode=replace(_NARROW, stages=1), shared_bytes=64 << 10),
+    "gfx950": Family(prefill=replace(_CDNA, stages=2), decode=_NARROW, shared_bytes=160 << 10),
+    "gfx12": Family(
+        prefill=_CDNA,
+        decode=replace(_NARROW, stages=1),
+        shared_bytes=64 << 10,
+        float32=replace(_FLOAT32, keys=16),
+    ),
     "interpreter": Family(
         prefill=Tile(rows=64, keys=64, warps=1, stages=1),
         decode=Tile(rows=16, keys=64, warps=1, stages=1),
         shared_bytes=1 << 30,
+        float32=None,
         split_keys=64,
         units=16,
     ),
@@ -139,6 +151,8 @@ class Tuning:
         """
         family = family_of(device)
         assert family is not None, "capabilities declare nothing on such a device"
+        if spec.dtype == "float32" and family.float32 is not None:
+            family = replace(family, prefill=family.float32, decode=family.float32)
         heads = min(power_of_two(spec.group_size), MOST_HEADS)
         prefill = replace(family.prefill, rows=max(heads, options.prefill_rows or family.prefill.rows))
         decode = replace(family.decode, rows=heads)
