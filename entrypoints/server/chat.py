@@ -6,12 +6,13 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.engine import Prompt
+from ...core.engine import Prompt, chat_prompt
 from ...core.outputs import CompletionOutput, RequestOutput
 from .bodies import read_body
 from .errors import ApiError
@@ -22,7 +23,7 @@ from .schemas import ChatSchema
 from .state import ServerState
 
 NAMES = {"prompt": "messages", "prompt_token_ids": "messages", "logprobs": "top_logprobs"}
-TAKEN = ("messages", "tools", "documents", "add_generation_prompt", "name", "self")
+TAKEN = ("messages", "tools", "documents", "add_generation_prompt", "name", "self", "template", "tokenizer")
 """Variables of a template that have fields of their own, or none."""
 
 
@@ -31,12 +32,12 @@ async def chat_completions(request: Request, state: ServerState) -> Response:
     body = await read_body(request, ChatSchema, state.settings.max_body_bytes)
     state.check_model(body.model)
     params = chat_params(body, state.settings)
-    token_ids = await conversation(
+    prompt = await conversation(
         state, body.messages, body.chat_template_kwargs, add_generation_prompt=body.add_generation_prompt is not False
     )
     job = Job(
         id=f"chatcmpl-{uuid.uuid4().hex}",
-        prompts=(Prompt(token_ids=token_ids, cache_salt=body.cache_salt),),
+        prompts=(replace(prompt, cache_salt=body.cache_salt),),
         params=params,
         body=body,
         names=NAMES,
@@ -46,9 +47,9 @@ async def chat_completions(request: Request, state: ServerState) -> Response:
 
 async def conversation(
     state: ServerState, messages: Any, variables: Mapping[str, Any] | None, *, add_generation_prompt: bool
-) -> tuple[int, ...]:
-    """Token ids of a conversation, through the model's own chat template. In a thread, as messages may be long."""
-    template, tokenizer = state.template, state.tokenizer
+) -> Prompt:
+    """The prompt of a conversation, through the model's own chat template. In a thread, as messages may be long."""
+    template = state.template
     if template is None:
         problem = f"{state.model_name} has no chat template; use /v1/completions"
         raise ApiError(400, f"messages: {problem}", param="messages", code="no_chat_template")
@@ -57,11 +58,14 @@ async def conversation(
             param = f"chat_template_kwargs.{name}"
             raise ApiError(400, f"{param}: is not a variable to set", param=param, code="invalid_value")
 
-    def render() -> list[int]:
-        text = template.render(messages, add_generation_prompt=add_generation_prompt, **(variables or {}))
-        return tokenizer.encode(text, add_special_tokens=False)
-
-    return tuple(await asyncio.to_thread(render))
+    return await asyncio.to_thread(
+        chat_prompt,
+        template,
+        state.tokenizer,
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        **(variables or {}),
+    )
 
 
 class ChatFormat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -28,11 +29,8 @@ async def completions(request: Request, state: ServerState) -> Response:
     body = await read_body(request, CompletionSchema, state.settings.max_body_bytes)
     state.check_model(body.model)
     params = completion_params(body, state.settings)
-    tokenizer = state.tokenizer
-    prompts = [
-        _prompt(tokenizer, value, body.add_special_tokens is not False, body.cache_salt)
-        for value in read_completion_prompts(body.prompt)
-    ]
+    # In a thread, as there may be millions of token ids.
+    prompts = await asyncio.to_thread(_prompts, state, body)
     job = Job(
         id=f"cmpl-{uuid.uuid4().hex}",
         prompts=tuple(prompts),
@@ -41,15 +39,21 @@ async def completions(request: Request, state: ServerState) -> Response:
         show_answers=body.max_tokens != 0,
         names=NAMES,
     )
-    return await respond(request, state, job, CompletionFormat(job, body, state.model_name, tokenizer))
+    return await respond(request, state, job, CompletionFormat(job, body, state.model_name, state.tokenizer))
 
 
-def _prompt(tokenizer: Tokenizer, value: str | tuple[int, ...], special: bool, salt: str | None) -> Prompt:
-    if isinstance(value, tuple):
-        return Prompt(token_ids=value, cache_salt=salt)
-    if special or not value:
-        return Prompt(text=value, cache_salt=salt)
-    return Prompt(text=value, token_ids=tuple(tokenizer.encode(value, add_special_tokens=False)), cache_salt=salt)
+def _prompts(state: ServerState, body: CompletionSchema) -> list[Prompt]:
+    prompts: list[Prompt] = []
+    for value in read_completion_prompts(body.prompt):
+        if isinstance(value, tuple):
+            prompts.append(Prompt(token_ids=value, cache_salt=body.cache_salt))
+            continue
+        state.check_length("prompt", value)
+        ids = None
+        if value and body.add_special_tokens is False:
+            ids = tuple(state.tokenizer.encode(value, add_special_tokens=False))
+        prompts.append(Prompt(text=value, token_ids=ids, cache_salt=body.cache_salt))
+    return prompts
 
 
 class CompletionFormat:

@@ -62,19 +62,23 @@ class AnswerFormat(Protocol):
 
 async def respond(request: Request, state: ServerState, job: Job, shape: AnswerFormat) -> Response:
     """Serve `job`. Raises `ApiError` before anything is sent; later failures become an event of the stream."""
-    ignored = job.body.ignored()
+    ignored = _printable(", ".join(job.body.ignored()))
     with ExitStack() as stack:
         stack.enter_context(state.served(visit_of(request).client))
         if not job.body.stream:
-            response = Response(media_type="application/json")
             document = await unless_gone(request.receive, _whole(request, state, job, shape, stack))
             response = Response(encode(document), media_type="application/json")
         else:
             streams = await unless_gone(request.receive, _start(state, job, stack))
             response = EventStream(_events(request, job, shape, streams), stack.pop_all().close)
     if ignored:
-        response.headers["X-Ignored-Fields"] = ", ".join(ignored)[:500].encode("ascii", "backslashreplace").decode()
+        response.headers["X-Ignored-Fields"] = ignored
     return response
+
+
+def _printable(words: str) -> str:
+    """What a client has said, as it may stand in a header."""
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in words[:500])
 
 
 async def _start(state: ServerState, job: Job, stack: ExitStack) -> list[RequestStream]:

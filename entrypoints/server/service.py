@@ -77,12 +77,14 @@ async def tokenize(request: Request, state: ServerState) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt: give either prompt or messages", param="prompt", code="invalid_value")
     if body.prompt is not None:
+        state.check_length("prompt", body.prompt)
         ids = await asyncio.to_thread(
             tokenizer.encode, body.prompt, add_special_tokens=body.add_special_tokens is not False
         )
     else:
         generation = body.add_generation_prompt is not False
-        ids = await conversation(state, body.messages, body.chat_template_kwargs, add_generation_prompt=generation)
+        prompt = await conversation(state, body.messages, body.chat_template_kwargs, add_generation_prompt=generation)
+        ids = prompt.token_ids or ()
     document: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": state.engine.client.info.max_model_len,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ...core.engine import AsyncLLMEngine
 from ...core.text import ChatTemplate, Tokenizer
@@ -15,7 +16,7 @@ from .errors import ApiError
 from .settings import ServerSettings
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ServerState:
     """Engine, settings, and who is being served. Belongs to the event loop."""
 
@@ -51,9 +52,25 @@ class ServerState:
                 404, f"model: {name!r} is not served here; known: {known}", param="model", code="model_not_found"
             )
 
+    @cached_property
+    def most_characters(self) -> int:
+        """No text that is longer can fit: each token would have to be the longest, four times over for normalisers."""
+        tokenizer = self.tokenizer
+        longest = max((len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)), default=1)
+        return 4 * self.engine.client.info.max_model_len * longest
+
+    def check_length(self, field: str, text: str) -> None:
+        """Raise `ApiError` 400 for a text that need not be tokenised to see that it is too long."""
+        if len(text) > self.most_characters:
+            problem = f"has {len(text)} characters, far more than fit in {self.engine.client.info.max_model_len} tokens"
+            raise ApiError(400, f"{field}: {problem}", param=field, code="context_length_exceeded")
+
     def check_room(self, completions: int) -> None:
-        """Raise `ApiError` 503 where `completions` more would have to wait behind too many."""
+        """Raise `ApiError`: 503 where `completions` more would wait behind too many, 400 where they never fit."""
         limits, engine = self.settings, self.engine
+        if completions > limits.max_queued_requests:
+            problem = f"asks for {completions} answers; this server queues {limits.max_queued_requests} at most"
+            raise ApiError(400, f"prompt: {problem}", param="prompt", code="invalid_value")
         queued, tokens = engine.num_queued, engine.num_queued_tokens
         if queued and queued + completions > limits.max_queued_requests:
             raise self._busy(503, f"{queued} answers are waiting already", "queue_full")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headstock.entrypoints.server.chat import TAKEN
 from support.http_server import Reply, Served
 
 VOCABULARY = 300
@@ -94,7 +95,10 @@ SHARED = [
     *both("use_beam_search", [True]),
     *both("structured_outputs", [{"regex": "["}]),
     *[("/v1/completions", "prompt", value) for value in TOKEN_IDS if value not in (["1"], [[1]], "1")],
-    *[("/v1/completions", "prompt", value) for value in ("", [], "\ud800", "a\udfff", None, [1] * 256, [1] * 5000)],
+    *[
+        ("/v1/completions", "prompt", value)
+        for value in ("x " * 10**6, ["a", ""], "", [], "\ud800", "a\udfff", None, [1] * 256, [1] * 5000)
+    ],
     *[("/v1/completions", "logprobs", value) for value in [*NOT_INTEGERS, -1, 21, 10**6]],
     *[("/v1/completions", "echo", value) for value in NOT_SWITCHES],
     *[("/v1/completions", "best_of", value) for value in (0, 2, "1", 10**12)],
@@ -102,11 +106,11 @@ SHARED = [
     *[("/v1/chat/completions", "messages", value) for value in (None, [], "hi", 1, {}, [{"content": "x" * 300}])],
     *[("/v1/chat/completions", "logprobs", value) for value in (1, "true", [])],
     *[("/v1/chat/completions", "max_completion_tokens", value) for value in ("3", 1.5, True, 0, -1)],
-    *[("/v1/chat/completions", "chat_template_kwargs", value) for value in (1, [], "x")],
+    *[("/v1/chat/completions", "chat_template_kwargs", value) for value in (1, [], "x", *map(lambda n: {n: 1}, TAKEN))],
     ("/v1/chat/completions", "top_logprobs", 3),
 ]
 PLACES = {
-    "prompt": ("prompt", "prompt[0]"),
+    "prompt": ("prompt", "prompt[0]", "prompt[1]"),
     "messages": ("messages", "messages[0].role", "messages[0].content"),
     "min_tokens": ("min_tokens", "max_tokens"),
     "max_completion_tokens": ("max_completion_tokens", "max_tokens"),
@@ -259,6 +263,22 @@ def test_unknown_fields_are_ignored_and_told_of(server: Served) -> None:
     reply = server.post("/v1/completions", **GOOD, temprature=3, zebra=[1], user="me", tool_choice="none")
     assert reply.status == 200
     assert reply.headers["x-ignored-fields"] == "temprature, zebra"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_unknown_fields_cannot_forge_headers(server: Served, stream: bool) -> None:
+    reply = server.post(
+        "/v1/completions", **{**GOOD, "stream": stream, "a\r\nX-Forged: 1": 1, "größe": 2, "x" * 9000: 3}
+    )
+    assert reply.status == 200
+    assert "x-forged" not in reply.headers
+    assert reply.headers["x-ignored-fields"].startswith("a??X-Forged: 1, gr??e, xxx")
+
+
+def test_more_prompts_than_the_queue_holds_are_refused_at_once(server: Served) -> None:
+    reply = server.post("/v1/completions", prompt=[[1]] * 3000, n=2)
+    assert (reply.status, reply.error["param"]) == (400, "prompt")
+    assert "6000 answers" in reply.error["message"]
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/completions", 405), ("POST", "/v2", 404)])
