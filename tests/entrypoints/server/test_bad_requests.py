@@ -106,7 +106,7 @@ SHARED = [
     *[("/v1/chat/completions", "messages", value) for value in (None, [], "hi", 1, {}, [{"content": "x" * 300}])],
     *[("/v1/chat/completions", "logprobs", value) for value in (1, "true", [])],
     *[("/v1/chat/completions", "max_completion_tokens", value) for value in ("3", 1.5, True, 0, -1)],
-    *[("/v1/chat/completions", "chat_template_kwargs", value) for value in (1, [], "x", *map(lambda n: {n: 1}, TAKEN))],
+    *[("/v1/chat/completions", "chat_template_kwargs", value) for value in (1, [], "x", *({n: 1} for n in TAKEN))],
     ("/v1/chat/completions", "top_logprobs", 3),
 ]
 PLACES = {
