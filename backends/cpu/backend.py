@@ -192,7 +192,6 @@ class CpuBackend(AttentionBackend[Plan]):
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in holds]
         call.key_scales, call.value_scales, call.sinks, call.slopes = pointers
         call.dtype = STORAGE[getattr(torch, self.spec.dtype)]
-        call.threads = torch.get_num_threads()
         return call, (*holds, key, value)
 
 

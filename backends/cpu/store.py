@@ -125,7 +125,7 @@ class _Place:
         """Compile beside the target and rename into it."""
         if self.failure.is_file():
             raise BuildError(f"the kernels did not compile: {self.failure.read_text()}")
-        _tell(f"compiling the CPU attention kernels ({compiler.command[0]}, some 15 s), once for this machine…")
+        _tell(f"compiling the CPU attention kernels ({compiler.command[0]}, some 20 s), once for this machine…")
         started = time.monotonic()
         handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
         os.close(handle)

@@ -11,7 +11,7 @@ import torch
 
 from ...core.errors import BackendError
 
-ABI = 1
+ABI = 2
 STORAGE = {
     torch.float32: 0,
     torch.bfloat16: 1,
@@ -53,9 +53,7 @@ class Call(Structure):
         *((name, c_int64) for name in ("value_block", "value_token", "value_head")),
         *((name, c_void_p) for name in ("key_scales", "value_scales", "sinks", "slopes")),
         ("dtype", c_int64),
-        *((name, c_void_p) for name in ("plan", "workspace")),
-        ("threads", c_int64),
-        ("query", c_void_p),
+        *((name, c_void_p) for name in ("plan", "workspace", "query")),
         *((name, c_int64) for name in ("query_token", "query_head")),
         ("out", c_void_p),
         *((name, c_int64) for name in ("out_token", "out_head", "out_tokens")),
@@ -79,8 +77,9 @@ def load(path: Path) -> ctypes.CDLL:
     library.headstock_plan_fill.argtypes = (pointer, pointer, pointer, c_int64)
     library.headstock_plan_fill.restype = c_int64
     library.headstock_attend.argtypes = (pointer,)
-    if library.headstock_abi() // 1_000_000 != ABI:
-        raise BackendError(f"{path}: the compiled kernels have ABI {library.headstock_abi() // 1_000_000}, not {ABI}")
+    ours = ABI * 1_000_000 + sum(map(ctypes.sizeof, (Problem, Batch, Call)))
+    if library.headstock_abi() != ours:
+        raise BackendError(f"{path}: the compiled kernels have ABI {library.headstock_abi()}, not {ours}")
     return library
 
 

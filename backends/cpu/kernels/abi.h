@@ -1,11 +1,11 @@
-// What crosses the border to Python: plain structs of 8-byte fields, in the order in which library.py packs them.
+// What crosses the border to Python: plain structs of 8-byte fields, in the order in which structs.py packs them.
 #pragma once
 
 #include <cstdint>
 
 namespace headstock {
 
-constexpr int64_t ABI = 1;
+constexpr int64_t ABI = 2;
 
 // What an instance bakes in. Raising a window side to -1 means no bound; softcap 0 means off.
 struct Problem {
@@ -17,12 +17,6 @@ struct Problem {
 struct Batch {
     const int32_t *query_start, *seq_lens, *key_start, *table;
     int64_t table_stride, rows;
-};
-
-// What a plan asks of a call.
-struct Needs {
-    int64_t bytes;  // of workspace
-    int64_t threads;
 };
 
 // Runs `work(data)` on so many threads of the pool that torch uses: GOMP_parallel of its OpenMP runtime.
@@ -43,25 +37,12 @@ struct Call {
     int64_t dtype;                                                  // of query and output, a Storage
     Plan* plan;
     char* workspace;
-    int64_t threads;
     const char* query;
     int64_t query_token, query_head;                                // strides in elements
     char* out;
     int64_t out_token, out_head, out_tokens;
     float* lse;
     int64_t lse_token, lse_head;
-};
-
-// Copying rows of the step into the cache. Strides in bytes.
-struct Write {
-    Parallel parallel;
-    char *key_plane, *value_plane;
-    int64_t key_block, key_token, key_head, value_block, value_token, value_head;
-    int64_t block_size, kv_heads, key_bytes, value_bytes;           // of one head of one token
-    const char *key, *value;
-    int64_t key_row, key_row_head, value_row, value_row_head;
-    const int64_t* slots;
-    int64_t tokens, threads;
 };
 
 enum Storage : int64_t { FP32, BF16, FP16, E4M3, E4M3FNUZ, E5M2, INT8 };

@@ -54,7 +54,7 @@ int64_t partial_bytes(const Plan& plan) { return rounded_up(plan.partials * 4, 6
 extern "C" {
 #pragma GCC visibility push(default)
 
-int64_t headstock_abi() { return ABI * 1000000 + int64_t(sizeof(Problem) + sizeof(Batch) + sizeof(Call) + sizeof(Write)); }
+int64_t headstock_abi() { return ABI * 1000000 + int64_t(sizeof(Problem) + sizeof(Batch) + sizeof(Call)); }
 
 int64_t headstock_width() { return W; }
 

@@ -1,8 +1,9 @@
 // Few query rows: K and V are read once, where they lie and in the order in which they lie.
 //
-// What decides is how the memory is read. Processors fetch ahead by themselves only along runs of addresses, and small
-// pages of one head are short ones. So a task has several KV heads and goes block by block, in a block head by head: in
-// head-major pages that is one run. On top of that the rows of the next run are asked for while these are computed.
+// What decides is how the memory is read. Processors fetch ahead by themselves only along runs of addresses, of which they
+// follow several at a time, and small pages of one head are short ones. So a task has several KV heads and goes block by
+// block, in a block head by head: in head-major pages that is one run. Two blocks are read in turn, one from each half of
+// the keys. And the first rows of the next runs are asked for while these are computed.
 #pragma once
 
 #include "dot.h"
@@ -12,33 +13,46 @@
 
 namespace headstock {
 
-constexpr int64_t NEAR = 4096;  // bytes that are asked for before they are used, and about as many that are taken at a time
+constexpr int64_t RUN = 4096;       // bytes of a run that are taken at a time; so many are asked for before they are used
+constexpr int64_t MOST_UNIT = 256;  // keys
 
-constexpr int64_t LOGITS = STREAM_KEYS + 16;  // of a row: keys are taken by fours, so up to three are too many
+constexpr int64_t LOGITS = STREAM_KEYS + 16;  // of a row; whole vectors of them are computed
 
-// Keys of one head that lie together, or as many of them as are taken at a time.
-struct Run {
-    int64_t head, first, count;
-};
-
-// The runs of some keys and heads, in the order of memory: block by block, in a block head by head.
+// The runs of some keys and heads, in the order of memory: block by block, in a block head by head, in both halves alike.
 struct Walk {
     Range heads;
-    int64_t keys, unit, step;
-    int64_t unit_first, unit_end, head = heads.first, key = 0;
+    int64_t keys, unit, offset, units, step;
+    int64_t at = 0, head = heads.first, key = 0;
 
-    bool done() const { return unit_first >= keys; }
-    Run run() const { return {head, key, std::min(step, unit_end - key)}; }
+    int64_t half() const { return (units + 1) / 2; }
+    bool done() const { return at >= half(); }
+
+    // Keys of a unit.
+    Range bounds(int64_t i) const {
+        if (i >= units) return {0, 0};
+        return {std::max<int64_t>(0, i * unit - offset), std::min(keys, (i + 1) * unit - offset)};
+    }
+
+    // What is left of it, as far as it is taken at a time.
+    Range piece(int64_t i) const {
+        const Range all = bounds(i);
+        const int64_t first = std::min(all.first + key, all.end);
+        return {first, std::min(first + step, all.end)};
+    }
+
+    Run run() const {
+        const Range first = piece(at), second = piece(at + half());
+        return {head, first.first, first.end - first.first, second.first, second.end - second.first};
+    }
 
     void next() {
         key += step;
-        if (key < unit_end) return;
-        if (++head == heads.end) {
-            head = heads.first;
-            unit_first = unit_end;
-            unit_end = std::min(keys, unit_end + unit);
-        }
-        key = unit_first;
+        const Range first = bounds(at), second = bounds(at + half());
+        if (key < std::max(first.end - first.first, second.end - second.first)) return;
+        key = 0;
+        if (++head < heads.end) return;
+        head = heads.first;
+        ++at;
     }
 };
 
@@ -106,25 +120,24 @@ struct Stream {
     }
 
     Walk walk(int64_t row_bytes) const {
-        const int64_t unit = unit_of(problem), first_end = std::min(keys, unit - task.first % unit);
-        return {heads, keys, unit, std::clamp<int64_t>(NEAR / row_bytes / 4 * 4, 4, 64), 0, first_end};
+        const int64_t unit = std::min(unit_of(problem), MOST_UNIT), offset = task.first % unit;
+        const int64_t units = (keys + offset + unit - 1) / unit;
+        return {heads, keys, unit, offset, units, std::clamp<int64_t>(RUN / row_bytes / 4 * 4, 4, 64)};
     }
 
-    // Asks for the first rows.
+    // Asks for the first run.
     void ask(const char* const* rows, int64_t head_stride, int64_t row_bytes) {
-        for (int64_t left = NEAR; left > 0 && !asked.done(); asked.next()) {
-            const Run run = asked.run();
-            left -= run.count * row_bytes;
-            for (int64_t i = 0; i < run.count; ++i) fetch(rows[run.first + i] + run.head * head_stride, row_bytes);
-        }
+        const Ahead first = ahead(rows, head_stride, row_bytes);
+        for (int64_t i = 0; i < first.count; ++i) fetch(first, i);
     }
 
-    // The next run to ask for, unless that is far enough ahead.
+    // The next run to ask for.
     Ahead ahead(const char* const* rows, int64_t head_stride, int64_t row_bytes) {
         if (asked.done()) return {};
         const Run run = asked.run();
         asked.next();
-        return {rows + run.first, run.head * head_stride, row_bytes, run.count};
+        const int64_t count = std::min(run.count, run.second_count) & ~int64_t{1};
+        return {rows + run.first, rows + run.second, run.head * head_stride, row_bytes, count};
     }
 
     void multiply_keys() {
@@ -132,8 +145,8 @@ struct Stream {
             const Run run = at.run();
             const Ahead next = ahead(scratch.key, call.key_head, bytes);
             by_fours(rows, [&](auto count, int64_t r) {
-                dot_run<T, count>(query(run.head) + r * padded, padded, scratch.key + run.first, run.head * call.key_head,
-                                  run.count, size, logits(run.head, r) + run.first, LOGITS, r ? Ahead{} : next);
+                dot_run<T, count>(query(run.head) + r * padded, padded, scratch.key, run.head * call.key_head, run, size,
+                                  logits(run.head, r), LOGITS, r ? Ahead{} : next);
             });
         }
     }
@@ -181,17 +194,22 @@ struct Stream {
 
     void add(Range range, int64_t first_row, int64_t count) {
         for (Walk at = walk(bytes_v); !at.done(); at.next()) {
-            const Run run = at.run();
+            const Run all = at.run();
             const Ahead next = ahead(scratch.value, call.value_head, bytes_v);
-            const int64_t first = std::max(run.first, range.first), n = std::min(run.first + run.count, range.end) - first;
-            if (n <= 0) continue;
+            const Range a = within(range, all.first, all.count), b = within(range, all.second, all.second_count);
+            if (a.empty() && b.empty()) continue;
+            const Run run{all.head, a.first, a.end - a.first, b.first, b.end - b.first};
             float* to = sums(run.head).values;
             by_fours(count, [&](auto R, int64_t r) {
-                mix_run<T, R>(logits(run.head, first_row + r) + first, LOGITS, scratch.value + first,
-                              run.head * call.value_head, n, size_v, to + (first_row + r) * padded_v, padded_v,
-                              r ? Ahead{} : next);
+                mix_run<T, R>(logits(run.head, first_row + r), LOGITS, scratch.value, run.head * call.value_head, run,
+                              size_v, to + (first_row + r) * padded_v, padded_v, r ? Ahead{} : next);
             });
         }
+    }
+
+    static Range within(Range range, int64_t first, int64_t count) {
+        const int64_t from = std::max(first, range.first);
+        return {from, std::max(from, std::min(first + count, range.end))};
     }
 };
 

@@ -8,6 +8,7 @@
 #endif
 
 #define INLINE inline __attribute__((always_inline))
+#define APART __attribute__((noinline))  // a copy instead of one for each call: it takes long to compile
 #define INLINE_LAMBDA __attribute__((always_inline))
 
 namespace headstock {
@@ -105,12 +106,13 @@ INLINE Floats ramp() { return detail::ramp(Indices{}); }
 INLINE Floats maximum(Floats a, Floats b) { return a > b ? a : b; }
 
 // Makes the compiler hold a vector in a register, where it would rather load it again for each use.
-INLINE void hold(Floats& v) {
+INLINE Floats held(Floats v) {
 #if defined(__x86_64__)
     if constexpr (W == NATIVE) asm("" : "+v"(v));
 #elif defined(__aarch64__)
     if constexpr (W == NATIVE) asm("" : "+w"(v));
 #endif
+    return v;
 }
 
 // Within each lane of 128 bits: elements 0 and 2 of a, then of b (OFFSET 1: elements 1 and 3).

@@ -102,6 +102,7 @@ def test_rows_of_padding_come_out_finite() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("width", [4, 16])
 def test_other_vector_widths_compute_the_same(width: int, tmp_path, monkeypatch) -> None:
     """The 512-bit and 128-bit instantiations of the same source, compiled for the instructions there are here."""
