@@ -48,6 +48,8 @@ def borrow(folder: Path, *, body: bool = False) -> BorrowedConfig:
     layers, calls = _layers(model, source, cached=not body)
     text = config.get_text_config()
     count = text.num_hidden_layers
+    if not layers and not count:
+        raise ModelError(f"{source}: {name} has no layers")
     if calls != count:
         raise ModelError(
             f"{source}: {name} has {count} layers, and {calls} of them call attention through transformers' "

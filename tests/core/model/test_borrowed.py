@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from headstock.backends.reference import ReferenceBackend
 from headstock.core.errors import InvalidInput, ModelError
 from headstock.core.model import describe_model, load_model
+from headstock.core.model.borrowed.trace import Mask, read_mask
 from headstock.core.outputs import RequestOutput
 from headstock.core.params import SamplingParams
 from support.architectures import (
@@ -165,6 +166,8 @@ def test_what_cannot_be_run_is_refused_by_name(kind: str, architecture: str, rea
         ({"quantization_config": {"quant_method": "mxfp4"}}, r"quantised \(mxfp4\), which is not read"),
         ({"num_attention_heads": 5}, "has 5 query heads, no multiple of its 2 KV heads"),
         ({"num_hidden_layers": "two"}, "transformers does not accept this config"),
+        ({"num_hidden_layers": 0}, "has no layers"),
+        ({"vocab_size": -3}, "transformers cannot build this model"),
         ({"architectures": "GptOssForCausalLM"}, "field 'architectures' must be a list of names"),
         ({"model_type": "no-such"}, "transformers does not accept this config"),
         ({"eos_token_id": "end"}, "transformers does not accept|eos_token_id"),
@@ -264,3 +267,34 @@ def test_files_that_are_damaged_or_pickled_are_refused(tmp_path: Path) -> None:
     weights.rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match="only as pickle"):
         engine_over(model)
+
+
+MASKS: dict[str, tuple[Any, int | None, Mask]] = {
+    "causal": (lambda b, h, q, k: k <= q, None, Mask(causal=True, window=None)),
+    "window of 5": (lambda b, h, q, k: (k <= q) & (k > q - 5), 5, Mask(causal=True, window=5)),
+    "window of 4096": (lambda b, h, q, k: (k <= q) & (k > q - 4096), 4096, Mask(causal=True, window=4096)),
+    "all": (lambda b, h, q, k: q >= 0, None, Mask(causal=False, window=None)),
+    "within 4 to both sides": (lambda b, h, q, k: (q - k).abs() <= 4, 4, Mask(causal=False, window=5)),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_read_off_what_they_let_be_seen(name: str) -> None:
+    function, size, expected = MASKS[name]
+    assert read_mask(function, size, "config.json") == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [
+        (lambda b, h, q, k: (k <= q) & (q // 1000 == k // 1000), None),
+        (lambda b, h, q, k: (k <= q) & (q // 64 == k // 64), 64),
+        (lambda b, h, q, k: (k <= q) & (k > q - 4), 5),
+        (lambda b, h, q, k: (k <= q) | (k < 7), None),
+        (lambda b, h, q, k: (k <= q) & (k != 2), None),
+    ],
+    ids=["chunks of 1000", "chunks of 64", "a window that is not as stated", "a prefix", "a hole"],
+)
+def test_other_masks_are_refused(function: Any, size: int | None) -> None:
+    with pytest.raises(ModelError, match=r"config.json: its attention mask .*is neither causal, windowed nor bidirect"):
+        read_mask(function, size, "config.json")
