@@ -195,11 +195,12 @@ def _check_template(model: str, template: str | None, system: str | None) -> Non
     """Render a first turn before weights are loaded: a template may be broken, or take no system message."""
     from ...core.model import resolve_model
     from ...core.text import ChatTemplate
+    from ...core.text.tokenizer_files import read_tokenizer_files
 
-    own = (
-        ChatTemplate.from_folder(resolve_model(model).path)
-        if template is None
-        else ChatTemplate({"default": template}, {})
-    )
+    folder = resolve_model(model).path
+    if template is None:
+        own = ChatTemplate.from_folder(folder)
+    else:
+        own = ChatTemplate({"default": template}, read_tokenizer_files(folder).named)
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
     own.render([{"role": "system", "content": system}, *messages] if system is not None else messages)

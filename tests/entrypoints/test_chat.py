@@ -71,10 +71,10 @@ class TestThroughAPipe:
         assert answers[0] != say("the fox")
 
     def test_a_template_of_ones_own(self, tiny, tmp_path, llm):
-        (tmp_path / "t.jinja").write_text("{{ messages[-1].content }}")
+        (tmp_path / "t.jinja").write_text("{{ messages[-1].content + eos_token }}")
         result = chat(tiny, "the fox", options=("--chat-template", str(tmp_path / "t.jinja")))
         params = SamplingParams(temperature=0, max_tokens=5)
-        assert result.out == llm.generate("the fox", params, use_tqdm=False)[0].outputs[0].text + "\n"
+        assert result.out == llm.generate("the fox<|end|>", params, use_tqdm=False)[0].outputs[0].text + "\n"
 
     def test_another_backend_computes_the_next_turn_from_the_start(self, chatty, say):
         first = say(LONG)
