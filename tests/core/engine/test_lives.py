@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import random
 from collections.abc import Generator
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from headstock.core.engine import (
     AsyncRemoteClient,
@@ -230,3 +233,60 @@ def test_what_the_engine_refuses_of_a_call_comes_back_as_it_was_raised(client: E
     assert refused.value.field == "mode"
     with pytest.raises(InvalidInput, match="level"):
         client.sleep(7)
+
+
+def test_large_news_arrive_whole_though_nobody_reads_for_long(client: EngineClient, inproc: InprocClient) -> None:
+    """Hundreds of kilobytes of log probabilities a request, all sent before the first is looked at."""
+
+    def serve(client: EngineClient, *, late: bool) -> dict[str, NDArray[np.float64]]:
+        turn = next(ROUNDS)
+        for i in range(4):
+            name, prompt = f"r{i}-{turn}", range(i, i + 120)
+            client.add_request(request(name, prompt, prompt_logprobs=-1, logprobs=-1, max_tokens=2))
+        while late and (stats := client.stats()).num_running + stats.num_waiting:
+            continue
+        told: dict[str, list[list[float]]] = {}
+        while client.has_unfinished_requests():
+            for output in client.get_outputs():
+                for entry in (*output.new_prompt_logprobs, *output.new_logprobs):
+                    by_token = dict(zip(entry.token_ids, entry.logprobs, strict=True))
+                    told.setdefault(output.request_id.partition("-")[0], []).append(
+                        [by_token[token] for token in range(client.info.vocab_size)]
+                    )
+        return {name: np.array(rows) for name, rows in told.items()}
+
+    expected = serve(inproc, late=False)
+    assert [rows.shape for rows in expected.values()] == [(119 + 2, client.info.vocab_size)] * 4
+    if client is not inproc:
+        found = serve(client, late=True)
+        assert found.keys() == expected.keys()
+        assert all(np.allclose(found[name], expected[name], atol=1e-3) for name in expected)
+
+
+def test_two_hundred_requests_of_mixed_fate_leave_nothing(client: EngineClient, expected: Fates) -> None:
+    rng, turn = random.Random(7), next(ROUNDS)
+    fates: Fates = {}
+    kinds: dict[str, str] = {}
+    for number in range(200):
+        kind = rng.choice(["finish", "stop", "error", "abort"])
+        name = f"{kind}{number}-{turn}"
+        extra = {
+            "finish": {},
+            "stop": {"stop_token_ids": [155, 248, 15], "max_tokens": 40},
+            "error": {"allowed_token_ids": [9], "stop_token_ids": [9], "min_tokens": 2},
+            "abort": {"max_tokens": 60},
+        }[kind]
+        client.add_request(request(name, [rng.randrange(250) for _ in range(rng.choice([1, 5, 40]))], **extra))
+        kinds[name] = kind
+        if number % 4 == 0:
+            for each in client.abort_requests([n for n, k in kinds.items() if k == "abort" and rng.random() < 0.3]):
+                gather([each], fates)
+            gather(client.get_outputs(), fates)
+    gather(client.abort_requests([name for name, kind in kinds.items() if kind == "abort"]), fates)
+    while client.has_unfinished_requests():
+        gather(client.get_outputs(), fates)
+    allowed = {"finish": {"length"}, "stop": {"stop", "length"}, "error": {"error"}, "abort": {"abort", "length"}}
+    assert fates.keys() == kinds.keys()
+    assert all(fates[name][1] in allowed[kind] for name, kind in kinds.items())
+    assert client.stats().kv_usage == 0
+    assert plain(run(client, workload())) == expected
