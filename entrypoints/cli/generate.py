@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from ...core.errors import InvalidInput
 from . import options
 from .console import check_writable, note, print_json, read_stdin, show_log
 from .document import described
@@ -47,6 +48,8 @@ def generate(
     texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     params, settings = sampling.params(), {**engine.settings(), **deployment.settings()}
     check_writable("profile", profile)
+    if profile and deployment.engine != "inproc":
+        raise InvalidInput("profile", "shows the steps of this process; with it, the engine has to be inproc")
     from ...core.engine import read_prompts
     from ...core.model import resolve_model, summary
     from ...core.text import ChatTemplate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from headstock import LLM, SamplingParams
 from headstock.core.engine import ProcessPort, RemoteClient, RouterPort
 from headstock.core.errors import BackendError, EngineDeadError, HeadstockError, InvalidInput
 from headstock.entrypoints.deploy import Deployment
+from support.cli import run_cli
 from support.tiny import tiny_folder
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -113,6 +115,23 @@ def test_wrong_deployments_are_told_by_field(options: dict[str, Any], field: str
 def test_options_that_cannot_be_sent_are_told(model: Path) -> None:
     with pytest.raises(HeadstockError, match="attention_backend_config"):
         LLM(model, engine="process", attention_backend="sdpa", attention_backend_config={"sdpa": {"x": object()}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--engine", "thread"], "engine: must be one of inproc, process, ray"),
+        (["--data-parallel-size", "2"], "data_parallel_size: 2 engines need engine=process"),
+        (["--engine", "process", "--data-parallel-size", "-1"], "data_parallel_size: must be an integer from 1"),
+        (["--restart-engine"], "restart_engine: "),
+        (["--engine", "process", "--profile", "trace.json"], "profile: "),
+    ],
+)
+def test_wrong_options_are_told_by_name(model: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    with contextlib.chdir(tmp_path):
+        done = run_cli("generate", str(model), "abc", *arguments)
+    assert done.code == 2
+    assert words in done.err
 
 
 def test_the_command_line_ends_with_1_where_the_engine_dies(model: Path, tmp_path: Path) -> None:
