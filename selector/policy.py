@@ -57,7 +57,7 @@ class Rule:
     def matches(self, layer: str, position: int, spec: AttentionSpec) -> bool:
         """Whether it speaks of this layer: the `position`-th of the model, unless its name has a number."""
         if self.level == "phase":
-            return True
+            return self.key != MASKED or bool(spec.masks)
         if self.level == "kind":
             return self.key in kinds_of(spec)
         if INDICES.fullmatch(self.key):
@@ -148,5 +148,7 @@ def _unmatched(rule: Rule, specs: Mapping[str, AttentionSpec]) -> str:
     near = nearest(rule.key, [*REACH, *KINDS, *PHASES, MASKED, *names])
     advice = f" did you mean {near[0]}?" if near and near[0] != rule.key else ""
     layers = ", ".join(names if len(names) < 4 else [names[0], "…", names[-1]])
+    if rule.level == "phase":
+        return f"{rule.key!r} is for layers with an extra mask, and no layer has one"
     what = "is a kind that no layer has" if rule.level == "kind" else "is no kind or phase, and matches no layer"
     return f"{rule.key!r} {what}.{advice} Kinds here: {', '.join(kinds)}; layers: {layers}"

@@ -59,6 +59,11 @@ def test_rows_with_a_mask_are_a_phase_of_layers_that_may_have_one(policy):
     assert [three[0].backend for three in found.values()] == ["a", "a"]
 
 
+def test_a_backend_for_masks_that_no_layer_has_is_refused():
+    with pytest.raises(InvalidInput, match="'masked' is for layers with an extra mask, and no layer has one"):
+        wishes(attention_policy={"masked": "m"})
+
+
 def test_a_kind_of_the_spec():
     specs = layers(spec(), spec(kind="cross", causal=False))
     assert wishes(specs, attention_policy={"cross": "c"}) == [(None, None), ("c", "c")]
