@@ -13,12 +13,13 @@ from support.tree import ROOT
 
 @pytest.fixture
 def _ranked_as_it_is(monkeypatch):
-    """The order of the package, which the other tests of this folder put aside."""
+    """The order of the package, which the other tests of this folder put aside, and kernels that are compiled."""
     import importlib.util
 
     spec = importlib.util.find_spec(ranking.__name__)
     fresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fresh)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     for name, table in fresh.RANKING.items():
         monkeypatch.setitem(ranking.RANKING, name, table)
 
