@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..attention import AttentionSpec
-from ..errors import InvalidInput
+from ..errors import HeadstockError, InvalidInput, ModelError
 from .architectures import ARCHITECTURES
 from .config import ModelConfig
 from .config_reader import read_config, read_json
@@ -49,11 +49,20 @@ def describe_model(folder: Path, model_impl: str = "auto", runner: str = "genera
     if model_impl not in IMPLEMENTATIONS:
         raise InvalidInput("model_impl", f"must be one of {', '.join(IMPLEMENTATIONS)}, not {model_impl!r}")
     pooling = resolve_runner(runner, folder) == "pooling"
-    if model_impl == "headstock" or (model_impl == "auto" and _own(folder)):
+    if model_impl == "headstock":
         return read_config(folder)
     from .borrowed import borrow
 
-    return borrow(folder, body=pooling)
+    if model_impl == "transformers" or not _own(folder):
+        return borrow(folder, body=pooling)
+    try:
+        return read_config(folder)
+    except ModelError as error:
+        try:
+            borrow(folder, body=pooling)
+        except HeadstockError:
+            raise error from None
+        raise ModelError(f"{error}\n  transformers' modelling code can run it: --model-impl transformers") from error
 
 
 def _own(folder: Path) -> bool:

@@ -81,11 +81,13 @@ def tiny_core(
 def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, **config: Any) -> LLMEngine:
     """The same with text in front, in this process."""
     core = tiny_core(folder, provider, **config)
-    return LLMEngine(InprocClient(core), tiny_inputs(folder, seed=config.get("seed", 0)))
+    return LLMEngine(
+        InprocClient(core), tiny_inputs(folder, seed=config.get("seed", 0), model_impl=config.get("model_impl", "auto"))
+    )
 
 
-def tiny_inputs(folder: ModelFolder, *, seed: int = 0) -> InputProcessor:
+def tiny_inputs(folder: ModelFolder, *, seed: int = 0, model_impl: str = "auto") -> InputProcessor:
     """What turns prompts into requests for it."""
-    parsed = describe_model(folder.path)
+    parsed = describe_model(folder.path, model_impl)
     tokenizer = Tokenizer.from_folder(folder.path)
     return InputProcessor(tokenizer, vocab_size=parsed.vocab_size, eos_token_ids=parsed.eos_token_ids, seed=seed)

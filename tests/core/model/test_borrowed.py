@@ -187,6 +187,15 @@ def test_an_unknown_implementation_names_those_there_are(tmp_path: Path) -> None
         describe_model(tmp_path, "vllm")
 
 
+def test_what_our_own_definition_lacks_is_refused_with_who_can_run_it(tmp_path: Path) -> None:
+    model = random_model("llama", tmp_path, hidden_act="gelu")
+    with pytest.raises(ModelError, match=r"(?s)hidden_act.*can run it: --model-impl transformers"):
+        describe_model(tmp_path)
+    prompt = PROMPTS[0]
+    (output,) = answers(engine_over(model), [prompt])
+    assert_as_transformers(model.theirs, prompt, output)
+
+
 def test_our_own_definitions_do_not_reach_for_transformers(tmp_path: Path) -> None:
     config_folder(tmp_path, "GPT2Config", "GPT2LMHeadModel", **GPT)
     with pytest.raises(ModelError, match="GPT2LMHeadModel is not supported"):
