@@ -30,6 +30,7 @@ from ...entrypoints.server.app import build_app
 from ...entrypoints.server.listen import Address
 from ...entrypoints.server.metrics import Metrics
 from ...entrypoints.server.run import HttpServer
+from ...entrypoints.server.serve import text_state
 from ...entrypoints.server.settings import ServerSettings
 from ...entrypoints.server.state import ServerState
 from ...selector import find_device, read_policy
@@ -82,7 +83,7 @@ class Served:
 
     def turn(self, model: str, options: list[str]) -> Cost:
         """The workload from a client in another process."""
-        client = self.state.engine.client
+        client = self.state.llm.client
         self.call(client.reset_prefix_cache())
         engine = next(thread for thread in threading.enumerate() if thread.name == ENGINE_THREAD)
         before = self.call(client.stats()).num_steps, _cpu(engine), _cpu(self.thread)
@@ -110,7 +111,7 @@ def served(engine: AsyncLLMEngine, metrics: Metrics, name: str) -> Generator[Ser
     """Everything as `headstock serve` has it."""
     import asyncio
 
-    state = ServerState(engine=engine, template=None, settings=ServerSettings(model_names=(name,), shutdown_timeout=0))
+    state = text_state(engine, None, ServerSettings(model_names=(name,), shutdown_timeout=0))
     address, loop = Address(port=0), asyncio.new_event_loop()
     server = HttpServer(build_app(state, metrics), state, address)
     with address.open() as listening:

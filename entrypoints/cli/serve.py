@@ -132,10 +132,10 @@ def serve(
     Exit codes: 0 ended as told; 1 the engine died; 2 refused, with the reason.
     """
     require_extra("headstock serve", "server", ("fastapi", "uvicorn", "prometheus_client"))
-    from ...core.engine import AsyncLLMEngine, EngineConfig, Observer
-    from ...core.model import resolve_model
+    from ...core.engine import AsyncLLMEngine, EmbeddingEngine, EngineConfig, Observer
+    from ...core.model import resolve_model, resolve_runner
     from ...selector import find_device, read_policy
-    from ..compose import build_async_engine, installed_plugins
+    from ..compose import build_async_engine, build_embedding_engine, installed_plugins
     from ..deploy import Deployment
     from ..server.listen import Address
     from ..server.logs import set_up_logging
@@ -153,7 +153,11 @@ def serve(
     where = Deployment(**deployment.settings())
     folder = resolve_model(model)
 
-    def build(observer: Observer) -> AsyncLLMEngine:
+    def build(observer: Observer) -> AsyncLLMEngine | EmbeddingEngine:
+        if resolve_runner("auto", folder.path) == "pooling":
+            if where.engine != "inproc":
+                raise InvalidInput("engine", f"models that embed run in this process, not as {where.engine!r}")
+            return build_embedding_engine(folder, config, wishes)
         return build_async_engine(folder, config, wishes, observer, where)
 
     if code := run(folder, build, settings, address):

@@ -18,29 +18,35 @@ from ...core.version import __version__
 from . import service
 from .chat import chat_completions
 from .completions import completions
+from .embeddings import TextEmbedder, embeddings
 from .errors import ApiError, api_error
 from .gate import Gate
 from .metrics import Metrics
-from .schemas import ChatSchema, CompletionSchema, DetokenizeSchema, TokenizeSchema
+from .schemas import ChatSchema, CompletionSchema, DetokenizeSchema, EmbeddingSchema, TokenizeSchema
 from .state import ServerState
 from .streams import GONE, ClientGone
 from .visit import visit_of
 
 Handler = Callable[[Request, ServerState], Awaitable[Response]]
-POSTS: dict[str, tuple[Handler, type[BaseModel]]] = {
-    "/v1/completions": (completions, CompletionSchema),
-    "/v1/chat/completions": (chat_completions, ChatSchema),
+Posts = dict[str, tuple[Handler, type[BaseModel]]]
+ANY_MODEL: Posts = {
     "/tokenize": (service.tokenize, TokenizeSchema),
     "/detokenize": (service.detokenize, DetokenizeSchema),
 }
+TEXT_MODEL: Posts = {
+    "/v1/completions": (completions, CompletionSchema),
+    "/v1/chat/completions": (chat_completions, ChatSchema),
+}
 
 
-def build_app(state: ServerState, metrics: Metrics) -> ASGIApp:
-    """The application over an engine that is ready."""
-    metrics.engine.info = state.engine.client.info
+def build_app(state: ServerState, metrics: Metrics, embedder: TextEmbedder | None = None) -> ASGIApp:
+    """The application over an engine that is ready, or over a model that gives vectors."""
+    posts = ANY_MODEL | _vectors(embedder) if embedder is not None else ANY_MODEL | TEXT_MODEL
+    if state.engine is not None:
+        metrics.engine.info = state.engine.client.info
     # The pages that FastAPI shows for people load scripts from elsewhere.
     app = FastAPI(title="Headstock", version=__version__, docs_url=None, redoc_url=None)
-    for path, (handler, schema) in POSTS.items():
+    for path, (handler, schema) in posts.items():
         _post(app, path, handler, schema, state)
 
     @app.get("/v1/models")
@@ -64,7 +70,7 @@ def build_app(state: ServerState, metrics: Metrics) -> ASGIApp:
         return await service.metrics(state, metrics)
 
     _handle_errors(app)
-    handlers = [*POSTS, "/v1/models", "/health", "/version", "/metrics"]
+    handlers = [*posts, "/v1/models", "/health", "/version", "/metrics"]
     gate: ASGIApp = Gate(app, api_keys=state.settings.api_keys, handlers=handlers, metrics=metrics)
     if state.settings.allowed_origins:
         # Outside the gate: browsers ask without a key whether they may ask.
@@ -72,6 +78,14 @@ def build_app(state: ServerState, metrics: Metrics) -> ASGIApp:
             gate, allow_origins=state.settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
         )
     return gate
+
+
+def _vectors(embedder: TextEmbedder) -> Posts:
+    async def handler(request: Request, state: ServerState) -> Response:
+        return await embeddings(request, state, embedder)
+
+    handler.__doc__ = embeddings.__doc__
+    return {"/v1/embeddings": (handler, EmbeddingSchema)}
 
 
 def _post(app: FastAPI, path: str, handler: Handler, schema: type[BaseModel], state: ServerState) -> None:

@@ -17,7 +17,7 @@ from ...core.text import Tokenizer
 from .bodies import read_body
 from .generation import Job, respond
 from .logprobs import CompletionLogprobs, Position, prompt_logprobs
-from .sampling import completion_params, read_completion_prompts
+from .sampling import completion_params, read_texts
 from .schemas import CompletionSchema
 from .state import ServerState
 
@@ -44,7 +44,7 @@ async def completions(request: Request, state: ServerState) -> Response:
 
 def _prompts(state: ServerState, body: CompletionSchema) -> list[Prompt]:
     prompts: list[Prompt] = []
-    for value in read_completion_prompts(body.prompt):
+    for value in read_texts("prompt", body.prompt):
         if isinstance(value, tuple):
             prompts.append(Prompt(token_ids=value, cache_salt=body.cache_salt))
             continue

@@ -87,7 +87,7 @@ async def _start(state: ServerState, job: Job, stack: ExitStack) -> list[Request
     streams: list[RequestStream] = []
     try:
         for place, prompt in enumerate(job.prompts):
-            stream = await state.engine.add_request(
+            stream = await state.llm.add_request(
                 prompt,
                 job.params,
                 request_id=f"{job.id}-{place}",

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from ...core.engine import AsyncLLMEngine
 from .listen import Address
 from .logs import log_with
 from .state import ServerState
@@ -58,15 +59,17 @@ class HttpServer(uvicorn.Server):
     async def run_until_told(self, listening: socket.socket) -> int:
         """Serve on a bound socket; the exit code."""
         self._loop = asyncio.get_running_loop()
-        watch = asyncio.create_task(self._watch_engine())
+        engine = self._state.engine
+        watch = [] if engine is None else [asyncio.create_task(self._watch(engine))]
         try:
             await self.serve(sockets=[listening])
         finally:
-            watch.cancel()
-            if self._drain is not None:
-                self._drain.cancel()
-            await asyncio.gather(watch, *([self._drain] if self._drain else []), return_exceptions=True)
-            await self._state.engine.close()
+            tasks = watch if self._drain is None else [*watch, self._drain]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if engine is not None:
+                await engine.close()
             if self._address.uds is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._address.uds)
@@ -100,16 +103,17 @@ class HttpServer(uvicorn.Server):
         try:
             await asyncio.wait_for(state.idle.wait(), limit)
         except TimeoutError:
-            left = state.engine.request_ids
-            log_with(logger, logging.WARNING, "ending requests that did not finish in time", requests=len(left))
-            await state.engine.abort(left)
+            left = state.running.total()
+            log_with(logger, logging.WARNING, "ending requests that did not finish in time", requests=left)
+            if state.engine is not None:
+                await state.engine.abort(state.engine.request_ids)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(state.idle.wait(), LAST_WORDS)
         self.should_exit = True
 
-    async def _watch_engine(self) -> None:
-        """A server without an engine ends, so that whoever started it can start another."""
-        error = await self._state.engine.died()
+    async def _watch(self, engine: AsyncLLMEngine) -> None:
+        """A server whose engine has died ends, so that whoever started it can start another."""
+        error = await engine.died()
         self.exit_code = 1
         self._state.draining = True
         logger.critical("%s", error)

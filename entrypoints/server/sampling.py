@@ -76,22 +76,22 @@ def _refusal(param: str, problem: str) -> ApiError:
     return ApiError(400, f"{param}: {problem}", param=param, code="invalid_value")
 
 
-def read_completion_prompts(value: Any) -> list[str | tuple[int, ...]]:
-    """The prompts of a completion: text, token ids, or a list of either. Raises `ApiError` naming the place."""
+def read_texts(field: str, value: Any) -> list[str | tuple[int, ...]]:
+    """What is in `field`: text, token ids, or a list of either. Raises `ApiError` naming the place."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
-        raise _refusal("prompt", "must be text, a list of token ids, or a list of either")
+        raise _refusal(field, "must be text, a list of token ids, or a list of either")
     if not value:
-        raise _refusal("prompt", "is empty")
+        raise _refusal(field, "is empty")
     if all(type(item) is int for item in value):
         return [tuple(value)]
-    prompts: list[str | tuple[int, ...]] = []
+    texts: list[str | tuple[int, ...]] = []
     for index, item in enumerate(value):
         if isinstance(item, list) and item and all(type(token) is int for token in item):
-            prompts.append(tuple(item))
+            texts.append(tuple(item))
         elif isinstance(item, str):
-            prompts.append(item)
+            texts.append(item)
         else:
-            raise _refusal(f"prompt[{index}]", "must be text or a list of token ids that is not empty")
-    return prompts
+            raise _refusal(f"{field}[{index}]", "must be text or a list of token ids that is not empty")
+    return texts

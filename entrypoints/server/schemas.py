@@ -20,6 +20,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "bad_words": NOTHING,
     "chat_template": NOTHING,
     "continue_final_message": NOTHING,
+    "dimensions": NOTHING,
     "documents": NOTHING,
     "function_call": (None, "none"),
     "functions": NOTHING,
@@ -137,6 +138,14 @@ class ChatSchema(GenerationSchema):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the model's chat template, such as `enable_thinking`."""
+
+
+class EmbeddingSchema(Schema):
+    """`POST /v1/embeddings`."""
+
+    input: Any = Field(description="Text, a list of token ids, or a list of either.")
+    encoding_format: str | None = None
+    """`float`, or `base64`."""
 
 
 class TokenizeSchema(Schema):

@@ -28,7 +28,8 @@ async def health(state: ServerState) -> Response:
     """200 while requests are welcome; 503 once the engine is dead or the server is going down."""
     if state.draining:
         raise ApiError(503, "the server is going down", code="shutting_down")
-    state.engine.client.check_health()
+    if state.engine is not None:
+        state.engine.client.check_health()
     return json_response({})
 
 
@@ -55,16 +56,17 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
         "owned_by": "headstock",
         "root": state.model_name,
         "parent": None,
-        "max_model_len": state.engine.client.info.max_model_len,
+        "max_model_len": state.max_model_len,
     }
 
 
 async def metrics(state: ServerState, counted: Metrics) -> Response:
     """Prometheus' text format. A dead engine's last counts stay."""
-    try:
-        counted.engine.stats = await state.engine.client.stats()
-    except EngineDeadError:
-        counted.engine.alive = False
+    if state.engine is not None:
+        try:
+            counted.engine.stats = await state.engine.client.stats()
+        except EngineDeadError:
+            counted.engine.alive = False
     return Response(counted.text(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -87,7 +89,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         ids = prompt.token_ids or ()
     document: dict[str, Any] = {
         "count": len(ids),
-        "max_model_len": state.engine.client.info.max_model_len,
+        "max_model_len": state.max_model_len,
         "tokens": list(ids),
     }
     if body.return_token_strs:
@@ -100,7 +102,7 @@ async def detokenize(request: Request, state: ServerState) -> Response:
     body = await read_body(request, DetokenizeSchema, state.settings.max_body_bytes)
     body.ignored()
     state.check_model(body.model)
-    size = state.engine.client.info.vocab_size
+    size = state.vocab_size
     for place, token in enumerate(body.tokens):
         if not 0 <= token < size:
             raise InvalidInput(f"tokens[{place}]", f"token id {token} is not in the vocabulary (0 to {size - 1})")

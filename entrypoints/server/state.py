@@ -20,7 +20,12 @@ from .settings import ServerSettings
 class ServerState:
     """Engine, settings, and who is being served. Belongs to the event loop."""
 
-    engine: AsyncLLMEngine
+    engine: AsyncLLMEngine | None
+    """None where the model gives vectors, not text."""
+    tokenizer: Tokenizer
+    max_model_len: int
+    """Tokens of the longest request."""
+    vocab_size: int
     template: ChatTemplate | None
     """None where the model has no chat template."""
     settings: ServerSettings
@@ -36,8 +41,10 @@ class ServerState:
         self.idle.set()
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        return self.engine.inputs.tokenizer
+    def llm(self) -> AsyncLLMEngine:
+        """The engine of a model that gives text."""
+        assert self.engine is not None
+        return self.engine
 
     @property
     def model_name(self) -> str:
@@ -57,34 +64,34 @@ class ServerState:
         """No text that is longer can fit: each token would have to be the longest, four times over for normalisers."""
         tokenizer = self.tokenizer
         longest = max((len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)), default=1)
-        return 4 * self.engine.client.info.max_model_len * longest
+        return 4 * self.max_model_len * longest
 
     def check_length(self, field: str, text: str) -> None:
         """Raise `ApiError` 400 for a text that need not be tokenised to see that it is too long."""
         if len(text) > self.most_characters:
-            problem = f"has {len(text)} characters, far more than fit in {self.engine.client.info.max_model_len} tokens"
+            problem = f"has {len(text)} characters, far more than fit in {self.max_model_len} tokens"
             raise ApiError(400, f"{field}: {problem}", param=field, code="context_length_exceeded")
 
     def check_room(self, completions: int) -> None:
         """Raise `ApiError`: 503 where `completions` more would wait behind too many, 400 where they never fit."""
-        limits, engine = self.settings, self.engine
+        limits, engine = self.settings, self.llm
         if completions > limits.max_queued_requests:
             problem = f"asks for {completions} answers; this server queues {limits.max_queued_requests} at most"
             raise ApiError(400, f"prompt: {problem}", param="prompt", code="invalid_value")
         queued, tokens = engine.num_queued, engine.num_queued_tokens
         if queued and queued + completions > limits.max_queued_requests:
-            raise self._busy(503, f"{queued} answers are waiting already", "queue_full")
+            raise self.busy(503, f"{queued} answers are waiting already", "queue_full")
         if limits.max_queued_tokens is not None and tokens >= limits.max_queued_tokens:
-            raise self._busy(503, f"prompts of {tokens} tokens are waiting already", "queue_full")
+            raise self.busy(503, f"prompts of {tokens} tokens are waiting already", "queue_full")
 
     @contextmanager
     def served(self, key: str) -> Iterator[None]:
         """Around one request of a client. Raises `ApiError` where it cannot be taken now."""
         if self.draining:
-            raise self._busy(503, "the server is going down", "shutting_down")
+            raise self.busy(503, "the server is going down", "shutting_down")
         most = self.settings.max_requests_per_key
         if most is not None and self.running[key] >= most:
-            raise self._busy(429, f"{most} requests with this key are under way", "too_many_requests")
+            raise self.busy(429, f"{most} requests with this key are under way", "too_many_requests")
         self.running[key] += 1
         self.idle.clear()
         try:
@@ -96,5 +103,6 @@ class ServerState:
             if not self.running:
                 self.idle.set()
 
-    def _busy(self, status: int, problem: str, code: str) -> ApiError:
+    def busy(self, status: int, problem: str, code: str) -> ApiError:
+        """The answer to who may come again."""
         return ApiError(status, f"{problem}; try again later", code=code, retry_after=self.settings.retry_after)

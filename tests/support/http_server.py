@@ -20,6 +20,7 @@ from headstock.entrypoints.server.app import build_app
 from headstock.entrypoints.server.listen import Address
 from headstock.entrypoints.server.metrics import Metrics
 from headstock.entrypoints.server.run import HttpServer
+from headstock.entrypoints.server.serve import text_state
 from headstock.entrypoints.server.settings import ServerSettings
 from headstock.entrypoints.server.state import ServerState
 
@@ -152,28 +153,25 @@ def served(
     if prepare is not None:
         prepare(core)
     client = AsyncRemoteClient(ThreadPort(core))
-    state = ServerState(
-        engine=AsyncLLMEngine(client, tiny_inputs(folder), metrics),
-        template=ChatTemplate({"default": TEMPLATE}, {}),
-        settings=values,
-    )
-    address = Address(port=0)
-    server = HttpServer(build_app(state, metrics), state, address)
-    loop = asyncio.new_event_loop()
+    front = AsyncLLMEngine(client, tiny_inputs(folder), metrics)
+    state = text_state(front, ChatTemplate({"default": TEMPLATE}, {}), values)
+    with running(build_app(state, metrics), state) as server:
+        yield server
+
+
+@contextmanager
+def running(app: Any, state: ServerState) -> Generator[Served]:
+    """An application in a thread, on a port of its own, ended at the end."""
+    address, loop = Address(port=0), asyncio.new_event_loop()
+    server = HttpServer(app, state, address)
+    keys = state.settings.api_keys
     with address.open() as listening:
         port = listening.getsockname()[1]
         listening.listen()  # whoever connects before the loop runs waits
         thread = threading.Thread(target=loop.run_until_complete, args=(server.run_until_told(listening),))
         thread.start()
         try:
-            yield Served(
-                port=port,
-                state=state,
-                http=server,
-                loop=loop,
-                thread=thread,
-                key=values.api_keys[0] if values.api_keys else None,
-            )
+            yield Served(port=port, state=state, http=server, loop=loop, thread=thread, key=keys[0] if keys else None)
         finally:
             server.begin_drain("test")
             thread.join(PATIENCE)
