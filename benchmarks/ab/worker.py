@@ -46,14 +46,16 @@ class ArmKernel:
         self.block_size = fitting_block_size(block_size, capabilities)
 
     def prepare(self, case: Case) -> None:
+        rows = tuple(zip(case.query_lens, case.seq_lens, strict=True))
         shape = Shape(
-            phase="decode" if case.query_lens[0] == 1 else "chunk",
+            phase="chunk",
             num_heads=case.num_heads,
             num_kv_heads=case.num_kv_heads,
             head_size=case.head_size,
-            batch=len(case.seq_lens),
-            queries=case.query_lens[0],
-            length=case.seq_lens[0],
+            batch=len(rows),
+            queries=max(case.query_lens),
+            length=max(case.seq_lens),
+            rows=rows,
             layer=read_spec(case.layer) if case.layer else None,
         )
         spec = shape.spec(case.dtype, self.block_size)

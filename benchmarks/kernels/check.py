@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -42,19 +44,22 @@ class Expected:
 
 
 def expected(shape: Shape, pool: Pool, dtype: str) -> Expected:
-    """First and last query of the first and the last sequence, and one in the middle of the first."""
-    picks = {(r, q) for r in (0, shape.batch - 1) for q in (0, shape.queries - 1)} | {(0, shape.queries // 2)}
-    tokens = tuple(sorted(r * shape.queries + q for r, q in picks))
-    rows = torch.stack([_exact(shape, pool, dtype, token) for token in tokens])
-    return Expected(tokens=tokens, rows=rows, tolerance=TOLERANCE[dtype])
+    """First and last query of the first, the middle and the last sequence, and one in the middle of the first."""
+    starts = [0, *accumulate(queries for queries, _ in shape.sequences)]
+    rows = sorted({0, shape.batch // 2, shape.batch - 1} if shape.rows else {0, shape.batch - 1})
+    picks = {starts[r] + q for r in rows for q in (0, shape.sequences[r][0] - 1)} | {shape.sequences[0][0] // 2}
+    tokens = tuple(sorted(picks))
+    exact = torch.stack([_exact(shape, pool, dtype, starts, token) for token in tokens])
+    return Expected(tokens=tokens, rows=exact, tolerance=TOLERANCE[dtype])
 
 
-def _exact(shape: Shape, pool: Pool, dtype: str, token: int) -> Tensor:
+def _exact(shape: Shape, pool: Pool, dtype: str, starts: list[int], token: int) -> Tensor:
     """float64 (Hq, D) of one query token; a KV head at a time, because the reference repeats keys for query heads."""
-    sequence, query = divmod(token, shape.queries)
-    spec, position = shape.spec(dtype), shape.length - shape.queries + query
+    sequence = bisect_right(starts, token) - 1
+    queries, length = shape.sequences[sequence]
+    spec, position = shape.spec(dtype), length - queries + token - starts[sequence]
     layer, group = layer_params("layer", spec), spec.group_size
-    seen = visible(position, shape.length, spec)
+    seen = visible(position, length, spec)
     keys, values = pool.tokens(sequence, seen.start, seen.stop)
     one = replace(spec, num_heads=group, num_kv_heads=1)
     away = torch.arange(position - seen.start, position - seen.stop, -1, dtype=torch.float64).abs()

@@ -122,21 +122,24 @@ def build_scene(
     decode_query_len: int,
 ) -> Scene:
     """Allocate the cache and let an instance of the backend write it."""
-    blocks = -(-shape.length // spec.block_size)
-    order = torch.randperm(shape.batch * blocks, generator=torch.Generator().manual_seed(SEED)) + 1
-    table = order.view(shape.batch, blocks).to(torch.int32)
+    counts = [-(-length // spec.block_size) for _, length in shape.sequences]
+    order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(SEED)) + 1
+    table = torch.zeros(shape.batch, max(counts), dtype=torch.int32)
+    for row, blocks in enumerate(order.to(torch.int32).split(counts)):
+        table[row, : len(blocks)] = blocks
     layer = layer_params("layer", spec)
-    cache = layout.allocate(spec, shape.batch * blocks + 1, "cpu")
+    cache = layout.allocate(spec, sum(counts) + 1, "cpu")
     slots = slot_table(table, shape.length, spec.block_size)
-    limits = make_limits(shape, blocks)
+    limits = make_limits(shape, max(counts))
     writer = make(replace(limits, max_num_tokens=max(shape.tokens, shape.length)))
-    for row in range(shape.batch):
-        for tokens, rows in pool.pieces(row, shape.length):
+    for row, (_, length) in enumerate(shape.sequences):
+        for tokens, rows in pool.pieces(row, length):
             writer.write_kv(layer, pool.keys[rows], pool.values[rows], cache, slots[row, tokens])
-    fresh = [pool.tokens(row, shape.length - shape.queries, shape.length) for row in range(shape.batch)]
+    new = [(row, slice(length - queries, length)) for row, (queries, length) in enumerate(shape.sequences)]
+    fresh = [pool.tokens(row, own.start, own.stop) for row, own in new]
     return Scene(
         layer=layer,
-        batch=make_batch(shape, table, slots[:, -shape.queries :].flatten(), decode_query_len),
+        batch=make_batch(shape, table, torch.cat([slots[row, own] for row, own in new]), decode_query_len),
         cache=cache,
         query=pool.queries[: shape.tokens],
         key=torch.cat([key for key, _ in fresh]),
@@ -163,8 +166,9 @@ def make_limits(shape: Shape, blocks: int) -> Limits:
 
 def make_batch(shape: Shape, table: Tensor, slots: Tensor, decode_query_len: int) -> AttentionBatch:
     """The step in which every sequence gets its last tokens."""
-    starts = torch.arange(shape.batch + 1, dtype=torch.int32) * shape.queries
-    lengths = torch.full((shape.batch,), shape.length, dtype=torch.int32)
+    queries, keys = zip(*shape.sequences, strict=True)
+    starts = torch.tensor([0, *queries]).cumsum(0).to(torch.int32)
+    lengths = torch.tensor(keys, dtype=torch.int32)
     return AttentionBatch(
         num_reqs=shape.batch,
         num_tokens=shape.tokens,

@@ -35,6 +35,11 @@ class Shape:
     """Keys of a sequence, those of the new tokens included."""
     layer: AttentionSpec | None = None
     """The layer it stands for, with these heads; None is a causal decoder without further features."""
+    rows: tuple[tuple[int, int], ...] = ()
+    """New tokens and keys of each sequence, where they are not alike; `batch`, `queries` and `length` are then how many
+    there are and the most of each."""
+    name: str = ""
+    """Label of such sequences."""
 
     def __post_init__(self) -> None:
         sizes = (self.num_heads, self.num_kv_heads, self.head_size, self.batch, self.queries, self.length)
@@ -47,8 +52,15 @@ class Shape:
         return self.num_heads, self.num_kv_heads, self.head_size
 
     @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """New tokens and keys of each sequence."""
+        return self.rows or ((self.queries, self.length),) * self.batch
+
+    @property
     def label(self) -> str:
         """``decode:9/3/64:16x4k`` (batch × context), ``prefill:9/3/64:2k``, ``chunk:9/3/64:256+4k`` (new + cached)."""
+        if self.rows:
+            return f"{self.name}{self._features}"
         size = {
             "decode": f"{self.batch}x{_short(self.length)}",
             "prefill": _short(self.length),
@@ -69,32 +81,31 @@ class Shape:
         return "".join(named + [f"+{name}" for name in ("alibi", "sinks") if getattr(layer, name)])
 
     @property
-    def reach(self) -> int:
-        """Keys of a sequence that any of its new tokens sees."""
-        return self.length if self._left is None else min(self.length, self._left + self.queries)
+    def tokens(self) -> int:
+        """Query tokens in all."""
+        return sum(queries for queries, _ in self.sequences)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of q·k and p·v over the keys that each query sees."""
+        pairs = sum(self._pairs(queries, length) for queries, length in self.sequences)
+        return 4 * self.num_heads * self.head_size * pairs
+
+    def _pairs(self, queries: int, length: int) -> int:
+        if self._left is None:
+            return queries * (length - queries) + queries * (queries + 1) // 2
+        return sum(min(n, self._left + 1) for n in range(length - queries + 1, length + 1))
+
+    def kv_bytes(self, dtype: str) -> int:
+        """Bytes of all keys and values that are seen, each counted once."""
+        seen = sum(length if self._left is None else min(length, self._left + q) for q, length in self.sequences)
+        return seen * self.spec(dtype).bytes_per_token
 
     @property
     def _left(self) -> int | None:
         """Keys before its own that a new token sees; None is all."""
         window = self.layer.window if self.layer else None
         return None if window is None or window[0] < 0 else window[0]
-
-    @property
-    def tokens(self) -> int:
-        """Query tokens in all."""
-        return self.batch * self.queries
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of q·k and p·v over the keys that causality lets each query see."""
-        pairs = self.queries * (self.length - self.queries) + self.queries * (self.queries + 1) // 2
-        if self._left is not None:
-            pairs = sum(min(n, self._left + 1) for n in range(self.length - self.queries + 1, self.length + 1))
-        return 4 * self.num_heads * self.head_size * self.batch * pairs
-
-    def kv_bytes(self, dtype: str) -> int:
-        """Bytes of all keys and values that are seen, each counted once."""
-        return self.batch * self.reach * self.spec(dtype).bytes_per_token
 
     def spec(self, dtype: str, block_size: int = 16) -> AttentionSpec:
         """The layer it stands for, in `dtype` and with K and V stored in it."""

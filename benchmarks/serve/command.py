@@ -18,7 +18,6 @@ from ...core.errors import InvalidInput
 from ...entrypoints.cli import options
 from ...entrypoints.cli.extras import require_extra
 from ...entrypoints.cli.groups import grouped
-from ...plugins.environment import API_KEY
 from ..engine.command import EXIT_FAILED, MEASURING
 from ..output import OUTPUT, OutputOptions
 
@@ -44,7 +43,7 @@ class ServerOptions:
         Option(help="What it calls the model (the first that it names).", metavar="NAME", rich_help_panel=SERVER),
     ] = None
     api_key: Annotated[
-        str | None, Option(help=f"Its key; better in {API_KEY}.", metavar="KEY", rich_help_panel=SERVER)
+        str | None, Option(help="Its key; better in HEADSTOCK_API_KEY.", metavar="KEY", rich_help_panel=SERVER)
     ] = None
     chat: Annotated[bool, Option("--chat", help="Ask for chats, not completions.", rich_help_panel=SERVER)] = False
     no_ignore_eos: Annotated[
@@ -140,6 +139,7 @@ def serve(
     require_extra("headstock bench serve", "bench", ("aiohttp",))
     from ...core.model import read_config, resolve_model
     from ...core.text import Tokenizer
+    from ...plugins.environment import API_KEY
     from ..results.saving import keep, stored
     from .arrivals import Arrivals
     from .client import Target

@@ -10,7 +10,6 @@ from typer import Exit, Option
 
 from ...core.errors import InvalidInput
 from ...core.scheduler.config import Policy
-from ...plugins.environment import API_KEY
 from . import options
 from .console import size_in_bytes
 from .extras import require_extra
@@ -49,7 +48,7 @@ class AccessOptions:
     api_key: Annotated[
         list[str] | None,
         Option(
-            help=f"Asked of every request but /health; may be repeated. Better in {API_KEY}, as others see flags.",
+            help="Asked of every request but /health; may be repeated. Better in HEADSTOCK_API_KEY, as others see flags.",
             metavar="KEY",
             rich_help_panel=ACCESS,
         ),
@@ -165,6 +164,7 @@ def serve(
 
 
 def _settings(model: str, access: AccessOptions, limits: LimitOptions, reports: ReportOptions) -> Any:
+    from ...plugins.environment import API_KEY
     from ..server.settings import ServerSettings
 
     keys = access.api_key or [key for key in os.environ.get(API_KEY, "").split(",") if key]

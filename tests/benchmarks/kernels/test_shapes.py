@@ -102,7 +102,7 @@ def test_a_layers_features_are_in_its_label_and_its_work():
     prefill = Shape(phase="prefill", num_heads=4, num_kv_heads=2, head_size=8, queries=6, length=6, layer=FEATURES)
     assert prefill.flops == 4 * 4 * 8 * (1 + 2 + 3 + 4 + 4 + 4)
     chunk = Shape(phase="chunk", num_heads=4, num_kv_heads=2, head_size=8, queries=2, length=100, layer=FEATURES)
-    assert chunk.reach == 5
+    assert chunk.kv_bytes("float32") == 5 * 2 * 2 * 8 * 4
 
 
 def test_layers_that_differ_in_their_blocks_alone_are_one():
