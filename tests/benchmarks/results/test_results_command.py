@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from headstock.benchmarks.results import Measurement, Run
+from headstock.benchmarks.results.records import Measurement, Run
 from support.cli import run_cli
 
 SERVE = {"backend": "vllm", "model_id": "m", "num_prompts": 2, "median_ttft_ms": 10.0, "request_throughput": 5.0}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headstock.benchmarks.results import Measurement, Run, Store
+from headstock.benchmarks.results.records import Measurement, Run
+from headstock.benchmarks.results.store import Store
 from headstock.benchmarks.results.schema import MIGRATIONS
 from headstock.core.errors import InvalidInput
 
@@ -90,7 +91,8 @@ def test_machines_are_told_apart_by_what_they_are_not_by_their_versions():
 
 WRITER = """
 import sys
-from headstock.benchmarks.results import Measurement, Run, Store
+from headstock.benchmarks.results.records import Measurement, Run
+from headstock.benchmarks.results.store import Store
 with Store(sys.argv[1]) as store:
     for n in range(25):
         m = Measurement(subject=sys.argv[2], workload="w", metric="m", unit="s", value=n, better="lower")

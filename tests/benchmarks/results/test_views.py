@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headstock.benchmarks.results import Measurement, Run
+from headstock.benchmarks.results.records import Measurement, Run
 from headstock.benchmarks.results.views import compare, history
 
 
