@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .report import AbReport
 
 EXIT_GATE = 1
+MOST_RECORDED = 8
+"""Batches of a recording that are measured, spread evenly over it."""
 KERNEL, ENGINE, VERDICT, OUTPUT = "Kernels", "Whole engines", "Verdict", "Output"
 
 
@@ -36,6 +38,11 @@ class KernelOptions:
     model: Annotated[
         str | None, Option(help="The layers of this model in place of the usual ones.", rich_help_panel=KERNEL)
     ] = None
+    trace: Annotated[
+        str | None,
+        Option(help="Batches of this recording, from --record-attention, in place of the usual shapes.",
+               metavar="FILE", rich_help_panel=KERNEL),
+    ] = None  # fmt: skip
     phase: Annotated[str, Option(help="decode, prefill, chunk or all.", rich_help_panel=KERNEL)] = "all"
     dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.", rich_help_panel=KERNEL)] = (
         "float32"
@@ -58,11 +65,17 @@ class KernelOptions:
                 raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")
         if self.threads > (os.cpu_count() or 1):
             raise InvalidInput("threads", f"must be at most {os.cpu_count()}, the CPUs there are, not {self.threads}")
-        if self.shapes is not None and self.model is not None:
-            raise InvalidInput("model", "chooses the shapes, as --shapes does; give one of them")
-        grid = default_grid() if self.shapes else quick_grid()
+        given = [name for name in ("shapes", "model", "trace") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InvalidInput(given[-1], f"chooses the shapes, as --{given[0]} does; give one of them")
+        if self.model is not None:
+            grid = _shapes_of(self.model)
+        elif self.trace is not None:
+            grid = _recorded(self.trace)
+        else:
+            grid = default_grid() if self.shapes else quick_grid()
         return Settings(
-            shapes=choose(self.shapes, self.phase, grid if self.model is None else _shapes_of(self.model)),
+            shapes=choose(self.shapes, self.phase, grid),
             dtypes=dtypes,
             threads=(self.threads,),
             rounds=rounds,
@@ -201,6 +214,17 @@ def _shapes_of(model: str) -> tuple[Shape, ...]:
     return model_grid(config.attention_specs(config.dtype).values())
 
 
+def _recorded(trace: str) -> tuple[Shape, ...]:
+    """Some of a recording's batches."""
+    from ...core.live import read_recording
+    from ..replay.shapes import recorded_shapes
+
+    found = recorded_shapes(read_recording(trace), MOST_RECORDED)
+    if not found:
+        raise InvalidInput("trace", f"{trace} holds no step with a KV cache")
+    return tuple(found)
+
+
 def _kernels(arms: Sequence[Arm], kernel: KernelOptions, verdict: VerdictOptions) -> AbReport:
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
@@ -258,7 +282,7 @@ def _engines(arms: Sequence[Arm], workload: WorkloadOptions, verdict: VerdictOpt
         max_kl=workload.max_kl,
     )
     checks = 0 if verdict.no_check else len(arms)
-    with progress(len(arms) * (plan.rounds + 1) + checks) as bar:
+    with progress(len(arms) * (plan.rounds + 2) + checks) as bar:
         problems = [bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if checks else "" for arm in arms]
         bar.say("measuring")
         return compare_engines(plan, problems, find_device("cpu", plugins.hooks), plugins.guard, bar.advance)

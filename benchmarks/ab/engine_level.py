@@ -13,6 +13,7 @@ from typing import Any
 from ...core.attention import Device
 from ...core.errors import InvalidInput
 from ...core.model import ModelFolder
+from ...core.trace import Recorder, recording
 from ...entrypoints.llm import LLM
 from ...plugins import Guard
 from ...plugins.sources import source_hash
@@ -81,6 +82,7 @@ def compare_engines(
             _about(arm, engines.get(arm.label), problem) for arm, problem in zip(plan.arms, problems, strict=True)
         )
         numerics = _numerics(plan.arms[0].label, ready)
+        kernel_times = {name: _kernel_milliseconds(engine) for name, engine in ready.items()}
         dtype = next((engine.dtype for engine in ready.values()), "float32")
         allowed = MAX_KL[dtype] if plan.max_kl is None else plan.max_kl
     finally:
@@ -88,7 +90,7 @@ def compare_engines(
             engine.close()
     reports = tuple(_judged(report, numerics.get(report.label, {}), allowed) for report in reports)
     turns = {name: [engine.turns[r] for r in sorted(samples.seconds[name])] for name, engine in ready.items()}
-    lines = tuple(_line(plan, metric, turns, samples) for metric in SHOWN)
+    lines = (*(_line(plan, metric, turns, samples) for metric in SHOWN), _kernel_line(plan, kernel_times))
     return AbReport(
         level="engine",
         command=shlex.join(["headstock", *sys.argv[1:]]),
@@ -150,6 +152,19 @@ def _numerics(baseline: str, engines: Mapping[str, EngineArm]) -> dict[str, dict
         if place is not None:
             found[name]["first divergence, token"] = float(place)
     return found
+
+
+def _kernel_milliseconds(engine: EngineArm) -> float:
+    """What all layers' attention takes in one turn, taken down span by span; the turn does not count."""
+    with recording(Recorder()) as recorder:
+        engine.run_uncounted(1)
+    return 1e3 * recorder.totals().get("attention", 0.0)
+
+
+def _kernel_line(plan: EnginePlan, times: Mapping[str, float]) -> Line:
+    """Beside the others, without a verdict: it is measured once."""
+    name = f"{plan.folder.name} {plan.workload.name}"
+    return Line(name=name, metric="attention_time", unit="ms a turn", values={n: t for n, t in times.items() if t})
 
 
 def _judged(report: ArmReport, numerics: Mapping[str, float], max_kl: float) -> ArmReport:

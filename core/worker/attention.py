@@ -25,7 +25,9 @@ from ..attention import (
 )
 from ..errors import CapacityError
 from ..kv import FULL_RETENTION, KVCacheConfig, KVGroupSpec, KVLayer, places, window_retention
+from ..live import Tape, TapedGroup
 from ..trace import recorder
+from .taped import taped_layers
 from .traced import traced_layers
 
 
@@ -96,6 +98,30 @@ class AttentionGroups:
         """The device work of a step that comes before its first layer."""
         for group, plan in zip(self.groups, context.plans, strict=True):
             group.backend.prepare(plan)
+
+    @property
+    def taped_groups(self) -> tuple[TapedGroup, ...]:
+        """The groups as a recording describes them."""
+        layers: dict[int, list[str]] = {}
+        for name, layer in self._layers.items():
+            layers.setdefault(layer.group, []).append(name)
+        return tuple(
+            TapedGroup(
+                kv_group=group.kv_group,
+                spec=self._layers[layers[index][0]].params.spec,
+                backend=self._selection.choices[layers[index][0]].backend,
+                layers=tuple(layers[index]),
+            )
+            for index, group in enumerate(self.groups)
+        )
+
+    def taped(self, context: ForwardContext, batches: Sequence[AttentionBatch], tape: Tape) -> ForwardContext:
+        """`context` with the first layer of each group telling `tape` what it attends with."""
+        first: dict[int, str] = {}
+        for name, layer in context.layers.items():
+            first.setdefault(layer.group, name)
+        tables = [batches[group.kv_group] for group in self.groups]
+        return replace(context, layers=taped_layers(context.layers, first, tables, tape))
 
     def traced(self, context: ForwardContext) -> ForwardContext:
         """`context` with spans around what layers do, where somebody records; else as it is."""

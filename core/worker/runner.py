@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..attention import forward_context
 from ..kv import KVGroupSpec
+from ..live import current_tape
 from ..model import Model
 from ..sampling import Sampler, SamplingStates, prompt_logprobs
 from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
@@ -105,13 +106,16 @@ class ModelRunner:
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         """Hidden states of the step's tokens; rows of padding follow where a graph computed it."""
-        rows = inputs.batches[0].counts
+        rows, tape = inputs.batches[0].counts, current_tape()
+        kept = tape is not None and tape.step(self._attention.taped_groups, inputs.batches)
         if self._graphs is not None and inputs.graph is not None:
             with span("model", rows=rows, graph=len(inputs.positions)):
                 return self._graphs.replay(inputs)
         with span("plan"):
             context = self._attention.plan(inputs.batches)
             self._attention.prepare(context)
+        if kept and tape is not None and tape.tensors:
+            context = self._attention.taped(context, inputs.batches, tape)
         with forward_context(self._attention.traced(context)), span("model", rows=rows):
             return self._model(inputs.input_ids, inputs.positions)
 

@@ -14,6 +14,7 @@ from .console import check_writable, note, print_json, read_stdin, show_log
 from .document import described
 from .groups import grouped
 from .profile import profiling
+from .record import RecordOptions
 from .streaming import streamed
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def generate(
     attention: options.AttentionOptions,
     engine: options.EngineOptions,
     deployment: options.DeploymentOptions,
+    record: RecordOptions,
     chat: Annotated[
         bool, Option("--chat", help="Put each prompt through the model's chat template, as a user's message.")
     ] = False,
@@ -60,6 +62,7 @@ def generate(
     read_prompts(texts)
     if chat:
         ChatTemplate.from_folder(resolve_model(model).path)
+    recording = record.recording(deployment.engine)
     with stdout_to_stderr():  # what backends print is no answer
         llm = LLM(model, runner="generate", **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
@@ -67,7 +70,7 @@ def generate(
             note(line)
     asked: Sequence[Any] = [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts] if chat else texts
     streaming = not json and params.n == len(asked) == 1
-    with profiling(profile, model):
+    with recording, profiling(profile, model):
         if streaming:
             outputs = [_stream(llm, asked[0], params)]
         else:

@@ -40,6 +40,7 @@ OWN = {
     "bench": "Measure attention backends against each other and against the machine.",
     "ab": "Hold kernels against each other, and say what the measurements carry.",
     "tune": "Measure the backends of this machine for a model's layers, so that the fastest right one is chosen.",
+    "replay": "Compute the attention of a recording again, and check it.",
     "results": "Keep results of benchmarks and checks, and compare them.",
 }
 """Commands of floors above this one: they come in by the road of other packages, but their names cannot be taken."""

@@ -14,6 +14,7 @@ from . import options
 from .console import size_in_bytes
 from .extras import require_extra
 from .groups import grouped
+from .record import RecordOptions
 
 WHERE, ACCESS, LIMITS, REPORTS = "Where it listens", "Who may come in", "Limits", "Names, logs and metrics"
 
@@ -48,7 +49,7 @@ class AccessOptions:
     api_key: Annotated[
         list[str] | None,
         Option(
-            help="Asked of every request but /health; may be repeated. Better in HEADSTOCK_API_KEY, as others see flags.",
+            help="Asked of all but /health; may be repeated. Better in HEADSTOCK_API_KEY, as others see flags.",
             metavar="KEY",
             rich_help_panel=ACCESS,
         ),
@@ -116,6 +117,7 @@ def serve(
     engine: options.EngineOptions,
     deployment: options.DeploymentOptions,
     reports: ReportOptions,
+    record: RecordOptions,
     verbose: options.Verbose = False,
 ) -> None:
     """Serve MODEL over HTTP, with OpenAI's interface.
@@ -159,7 +161,9 @@ def serve(
             return build_embedding_engine(folder, config, wishes)
         return build_async_engine(folder, config, wishes, observer, where)
 
-    if code := run(folder, build, settings, address):
+    with record.recording(deployment.engine):
+        code = run(folder, build, settings, address)
+    if code:
         raise Exit(code)
 
 

@@ -55,12 +55,14 @@ def test_right_arms_are_compared_in_throughput_and_latencies(model):
     document = engines(model, "sdpa", "reference", "sdpa{}").json
     assert (document["level"], document["baseline"]) == ("engine", "sdpa")
     assert [line["metric"] for line in document["lines"]] == [
-        "output_throughput", "ttft_median", "tpot_median", "itl_p99",
+        "output_throughput", "ttft_median", "tpot_median", "itl_p99", "attention_time",
     ]  # fmt: skip
     for arm in ("reference", "sdpa{}"):
         assert document["numerics"][arm]["token agreement"] == 1.0
         assert document["numerics"][arm]["mean KL"] < 1e-9
         assert "first divergence, token" not in document["numerics"][arm]
+    assert set(document["lines"][-1]["values"]) == {"sdpa", "reference", "sdpa{}"}
+    assert document["lines"][-1]["values"]["sdpa"] > 0
     line = document["lines"][0]
     assert line["values"]["sdpa"] > 0
     assert len(line["samples"]["reference"]) == document["comparisons"][0]["ratio"]["pairs"]
@@ -103,7 +105,7 @@ def test_kernels_have_the_heads_of_a_model(model):
         "ab", "sdpa", "sdpa{}", "--model", model, "--phase", "decode", "--no-check", "--rounds", "6", "--json"
     )
     assert [line["name"] for line in done.json["lines"]] == [
-        f"decode:4/2/8:{batch}x1k float32 1 thread" for batch in (1, 16)
+        f"decode:4/2/8:{batch}x1k{features} float32 1 thread" for features in ("", "+window=5") for batch in (1, 16)
     ]
     refused = run_cli("ab", "sdpa", "cpu", "--model", model, "--shapes", "decode:4/2/8:1x1k")
     assert (refused.code, "chooses the shapes" in refused.err) == (2, True)

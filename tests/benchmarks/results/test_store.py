@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from headstock.benchmarks.results.records import Measurement, Run
-from headstock.benchmarks.results.store import Store
 from headstock.benchmarks.results.schema import MIGRATIONS
+from headstock.benchmarks.results.store import Store
 from headstock.core.errors import InvalidInput
 
 TIME = Measurement(

@@ -1,0 +1,1 @@
+"""`headstock replay`: recorded attention batches, computed again by another backend and checked."""

@@ -1,0 +1,148 @@
+"""Reading a recording, also one that is still being written or was cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from ..attention import AttentionSpec
+from ..errors import InvalidInput
+from .tape import KIND, LENGTH, VERSION, TapedGroup
+
+MOST = 2**34
+"""Bytes of a frame beyond which a length is no length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordedTensors:
+    """One layer's vectors in a step."""
+
+    group: int
+    layer: str
+    query: Tensor
+    """(T, Hq, D)."""
+    key: Tensor
+    """(sum of all rows' keys, Hkv, D), row after row, each from its first token on."""
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordedStep:
+    """A step's batches."""
+
+    number: int
+    time_ns: int
+    """Nanoseconds of the epoch."""
+    groups: tuple[TapedGroup, ...]
+    query_start_loc: tuple[tuple[int, ...], ...]
+    """(R+1,) for each KV group."""
+    seq_lens: tuple[tuple[int, ...], ...]
+    """(R,) for each KV group."""
+    tensors: list[RecordedTensors] = field(default_factory=list["RecordedTensors"])
+
+    def rows(self, kv_group: int) -> tuple[tuple[int, int], ...]:
+        """New tokens and keys of each row."""
+        starts = self.query_start_loc[kv_group]
+        new = [end - start for start, end in pairwise(starts)]
+        return tuple(zip(new, self.seq_lens[kv_group], strict=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """All that a file holds."""
+
+    headstock: str
+    """Version that wrote it."""
+    steps: list[RecordedStep] = field(default_factory=list[RecordedStep])
+    cut_short: bool = False
+    """The last frame is not whole: the process ended while it wrote, or is still writing."""
+
+
+def read_recording(path: str | os.PathLike[str]) -> Recording:
+    """Raises `InvalidInput` where the file cannot be read, is no recording, or is of a newer version."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return _read(str(path), file)
+    except OSError as error:
+        raise InvalidInput("recording", f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read(path: str, file: BinaryIO) -> Recording:
+    frames = _frames(file)
+    try:
+        about, _ = next(frames)
+        if about["kind"] != KIND:
+            raise KeyError(about["kind"])
+    except (_CutShort, StopIteration, KeyError, TypeError, ValueError, struct.error) as error:
+        raise InvalidInput("recording", f"{path} is no recording of attention") from error
+    if about.get("version", 0) > VERSION:
+        raise InvalidInput("recording", f"{path} was written by a newer Headstock ({about.get('headstock')}); update")
+    found = Recording(headstock=str(about.get("headstock")))
+    groups: tuple[TapedGroup, ...] = ()
+    try:
+        for about, data in frames:
+            if about["frame"] == "groups":
+                groups = tuple(_group(values) for values in about["groups"])
+            elif about["frame"] == "step":
+                found.steps.append(_step(about, load(data), groups))
+            elif about["frame"] == "tensors":
+                found.steps[-1].tensors.append(_tensors(about, load(data)))
+    except _CutShort:
+        found.cut_short = True
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError) as error:
+        raise InvalidInput("recording", f"{path} is damaged: {type(error).__name__}: {error}") from error
+    return found
+
+
+class _CutShort(Exception):
+    """The file ends inside a frame."""
+
+
+def _frames(file: BinaryIO) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+    while head := file.read(LENGTH.size):
+        (size,) = LENGTH.unpack(head) if len(head) == LENGTH.size else (MOST + 1,)
+        data = file.read(size) if size <= MOST else b""
+        if len(data) < size:
+            raise _CutShort
+        yield json.loads(_metadata(data)["frame"]), data
+
+
+def _metadata(data: bytes) -> Mapping[str, Any]:
+    """The header of safetensors: eight bytes of length, and JSON."""
+    (size,) = LENGTH.unpack(data[: LENGTH.size])
+    return json.loads(data[LENGTH.size : LENGTH.size + size])["__metadata__"]
+
+
+def _group(values: Mapping[str, Any]) -> TapedGroup:
+    spec: dict[str, Any] = {**values["spec"], "masks": frozenset(values["spec"]["masks"])}
+    for name in ("window", "latent"):
+        spec[name] = None if spec[name] is None else tuple(spec[name])
+    return TapedGroup(**{**values, "spec": AttentionSpec(**spec), "layers": tuple(values["layers"])})
+
+
+def _step(about: Mapping[str, Any], arrays: Mapping[str, Tensor], groups: tuple[TapedGroup, ...]) -> RecordedStep:
+    count = sum(name.endswith(".seq_lens") for name in arrays)
+    return RecordedStep(
+        number=about["step"],
+        time_ns=about["time_ns"],
+        groups=groups,
+        query_start_loc=tuple(tuple(arrays[f"{i}.query_start_loc"].tolist()) for i in range(count)),
+        seq_lens=tuple(tuple(arrays[f"{i}.seq_lens"].tolist()) for i in range(count)),
+    )
+
+
+def _tensors(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> RecordedTensors:
+    dtype = getattr(torch, about["dtype"])
+    vectors = {name: arrays[name].view(dtype) for name in ("query", "key", "value")}
+    return RecordedTensors(group=about["group"], layer=about["layer"], **vectors)

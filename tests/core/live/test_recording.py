@@ -1,0 +1,176 @@
+"""Recordings: what an engine computed comes back, whenever the process ended, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.numpy import save
+
+from headstock.core.errors import InvalidInput
+from headstock.core.live import Tape, current_tape, read_recording, taping
+from headstock.core.live.tape import LENGTH
+from headstock.core.model import ModelFolder
+from headstock.core.params import SamplingParams
+from support.serving import answers, tokens
+from support.tiny import tiny_engine, tiny_folder
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+PROMPTS = [list(range(10, 30)), [1, 2, 3]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return tiny_folder(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "attention.tape"
+
+
+def record(folder: ModelFolder, path: Path, **options):
+    engine = tiny_engine(folder)
+    with taping(Tape(path, **options)):
+        outputs = answers(engine, PROMPTS, GREEDY)
+    return read_recording(path), outputs
+
+
+def test_rows_and_lengths_of_every_step_come_back(folder: ModelFolder, path: Path) -> None:
+    recording, outputs = record(folder, path)
+    assert not recording.cut_short
+    assert [step.number for step in recording.steps] == [1, 2, 3, 4]
+    first, *others = recording.steps
+    assert sorted(first.rows(0)) == [(3, 3), (20, 20)]
+    for number, step in enumerate(others, 1):
+        assert sorted(step.rows(0)) == [(1, 3 + number), (1, 20 + number)]
+    assert {name for group in first.groups for name in group.layers} == {
+        f"model.layers.{index}.self_attn.attn" for index in range(4)
+    }
+    assert tokens(outputs) == tokens(answers(tiny_engine(folder), PROMPTS, GREEDY))  # it changes nothing
+    assert current_tape() is None
+
+
+def test_vectors_are_kept_only_where_asked_for_and_give_the_attention_that_was_computed(
+    folder: ModelFolder, path: Path
+) -> None:
+    recording, _ = record(folder, path)
+    assert all(not step.tensors for step in recording.steps)
+    recording, _ = record(folder, path, tensors=True)
+    for step in recording.steps:
+        for recorded in step.tensors:
+            rows = step.rows(step.groups[recorded.group].kv_group)
+            assert recorded.query.shape == (sum(new for new, _ in rows), 4, 8)
+            assert recorded.key.shape == recorded.value.shape == (sum(keys for _, keys in rows), 2, 8)
+            assert recorded.query.dtype == torch.float32
+            assert torch.isfinite(recorded.query).all()
+    last = recording.steps[-1]
+    full = next(i for i, group in enumerate(last.groups) if group.spec.window is None)
+    earlier, later = (next(t for t in step.tensors if t.group == full) for step in (recording.steps[-2], last))
+    longest = max(keys for _, keys in recording.steps[-2].rows(last.groups[full].kv_group))
+    order = [keys for _, keys in recording.steps[-2].rows(last.groups[full].kv_group)]
+    if order[0] == longest:  # the cache's own keys, one longer each step
+        assert torch.equal(earlier.key[:longest], later.key[:longest])
+
+
+def test_each_nth_step_and_no_more_than_the_limit(folder: ModelFolder, path: Path) -> None:
+    recording, _ = record(folder, path, every=3)
+    assert [step.number for step in recording.steps] == [1, 4]
+    size = path.stat().st_size
+    recording, outputs = record(folder, path, limit=size)
+    assert path.stat().st_size <= size
+    assert 0 < len(recording.steps) < 4
+    assert all(len(o.outputs[0].token_ids) == 4 for o in outputs)
+
+
+def test_a_file_that_ends_anywhere_gives_the_whole_steps_before(folder: ModelFolder, path: Path) -> None:
+    whole, _ = record(folder, path)
+    data = path.read_bytes()
+    (first,) = LENGTH.unpack(data[: LENGTH.size])
+    for end in range(first + LENGTH.size, len(data), 211):
+        path.write_bytes(data[:end])
+        recording = read_recording(path)
+        assert len(recording.steps) <= len(whole.steps)
+        assert [s.rows(0) for s in recording.steps] == [s.rows(0) for s in whole.steps[: len(recording.steps)]]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from headstock.core.live import Tape, taping
+from headstock.core.params import SamplingParams
+from support.serving import answers
+from support.tiny import tiny_engine, tiny_folder
+engine = tiny_engine(tiny_folder(Path(sys.argv[3])))
+with taping(Tape(sys.argv[1])):
+    answers(engine, [[1, 2, 3]], SamplingParams(temperature=0, max_tokens=5, ignore_eos=True))
+    print("computed", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_killed_process_leaves_all_its_steps(path: Path, tmp_path: Path) -> None:
+    tests = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", PROGRAM, str(path), tests, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "computed\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert len(read_recording(path).steps) == 5
+
+
+def frame(**about) -> bytes:
+    import json
+
+    import numpy as np
+
+    data = save({"none": np.zeros(1, np.uint8)}, metadata={"frame": json.dumps(about)})
+    return LENGTH.pack(len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is no recording of attention"),
+        (b"hello, this is a text of some length", "is no recording of attention"),
+        (b"\xff" * 64, "is no recording of attention"),
+        (frame(frame="file", kind="something else", version=1), "is no recording of attention"),
+        (
+            frame(frame="file", kind="headstock attention recording", version=9, headstock="9.9"),
+            r"was written by a newer Headstock \(9.9\)",
+        ),
+        (
+            frame(frame="file", kind="headstock attention recording", version=1) + frame(frame="step", step=1),
+            "is damaged: KeyError",
+        ),
+    ],
+)
+def test_what_is_no_recording_is_refused(path: Path, content: bytes, problem: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=problem):
+        read_recording(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"every": 0}, "record_every"), ({"limit": 0}, "record_limit"), ({"every": True}, "record_every")],
+)
+def test_wrong_options_are_refused_by_name(path: Path, options, field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Tape(path, **options)
+    assert refused.value.field == field
+    with pytest.raises(InvalidInput, match="record_attention: /no/such/folder/x cannot be written"):
+        Tape("/no/such/folder/x")
+    with pytest.raises(InvalidInput, match="recording: /no/such/file cannot be read"):
+        read_recording("/no/such/file")
+
+
+def test_only_the_user_may_read_it(path: Path) -> None:
+    Tape(path, tensors=True).close()
+    assert path.stat().st_mode & 0o777 == 0o600
