@@ -105,6 +105,7 @@ class _Link:
         self._commands.sndtimeo = int(launch.vigil.close * 1000)
         self._sending = threading.Lock()
         self._closing = False
+        self._owner = os.getpid()
         self.started: Future[EngineInfo] = Future()
         order = {"commands": self._paths[0], "events": self._paths[1], "parent": os.getpid()}
         try:
@@ -132,7 +133,9 @@ class _Link:
                     self._commands.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
     def close(self) -> None:
-        """End the process: politely if it is ready and listens."""
+        """End the process: politely if it is ready and listens. In a fork of its owner, do nothing."""
+        if os.getpid() != self._owner:
+            return
         self._closing = True
         if self.started.done():
             self.send(None)
