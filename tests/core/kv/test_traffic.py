@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headstock.core.kv import BlockHasher, PrefixIdentity
 from headstock.core.kv.group import WindowGroup
@@ -32,16 +33,21 @@ hashers = {"sha256": BlockHasher(), "constant": BlockHasher(lambda parent, token
 
 
 class Traffic(RuleBasedStateMachine):
+    def __init__(self, shapes):
+        super().__init__()
+        self.shapes = shapes
+
     @initialize(
         num_blocks=st.integers(3, 16),
-        shapes=st.sampled_from(SHAPES),
         hasher=st.sampled_from(sorted(hashers)),
         caching=st.sampled_from([True, True, True, False]),
     )
-    def start(self, num_blocks, shapes, hasher, caching):
-        self.kv = cache(num_blocks, shapes, hasher=hashers[hasher], enable_prefix_caching=caching, max_step_tokens=STEP)
+    def start(self, num_blocks, hasher, caching):
+        options = {"enable_prefix_caching": caching, "max_step_tokens": STEP}
+        self.kv = cache(num_blocks, self.shapes, hasher=hashers[hasher], **options)
         self.memory = {}
         self.live = []
+        self.past = []
         self.number = 0
 
     def compute(self, request, start, end):
@@ -50,6 +56,15 @@ class Traffic(RuleBasedStateMachine):
             for p in range(start, end):
                 slot = (table[p // group.block_size], p % group.block_size)
                 self.memory[slot] = (group.group_id, request.salt, *request.token_ids[: p + 1])
+        self.read(request, start, end)
+
+    def read(self, request, start, end):
+        """What the queries at `start` to `end` see is there."""
+        for group, spec in zip(self.kv.groups, self.kv.config.groups, strict=True):
+            table, window = group.tables[request.request_id], spec.retention.window
+            for p in range(0 if window is None else max(0, start - window + 1), end):
+                held = self.memory[table[p // group.block_size], p % group.block_size]
+                assert held == (group.group_id, request.salt, *request.token_ids[: p + 1])
 
     @rule(
         several=st.lists(prompts, min_size=1, max_size=4),
@@ -58,6 +73,22 @@ class Traffic(RuleBasedStateMachine):
         keep_free=st.sampled_from([0, 0, 0, 1, 2]),
     )
     def admit(self, several, salt, chunk, keep_free):
+        self.admit_all(several, salt, chunk, keep_free)
+
+    @rule(data=st.data(), length=st.integers(1, 30), chunk=st.integers(1, STEP))
+    def come_back(self, data, length, chunk):
+        """A prompt that begins as a text of before."""
+        if self.past:
+            tokens, salt = data.draw(st.sampled_from(self.past), label="text")
+            self.admit_all([[*tokens[:length], 1]], salt, chunk, 0)
+
+    @rule(count=st.integers(1, 6))
+    def evict(self, count):
+        """What others need goes from the free blocks, and comes back."""
+        pool = self.kv.pool
+        pool.free_blocks(pool.get_new_blocks(min(count, pool.num_free_blocks)))
+
+    def admit_all(self, several, salt, chunk, keep_free):
         for prompt in several:
             self.number += 1
             request = Tokens(self.kv, str(self.number), prompt, PrefixIdentity(cache_salt=salt))
@@ -94,6 +125,7 @@ class Traffic(RuleBasedStateMachine):
             request = data.draw(st.sampled_from(self.live), label="request")
             self.live.remove(request)
             computed = request.num_computed_tokens
+            self.past.append((list(request.token_ids), request.salt))
             request.end()
             if self.kv.enable_prefix_caching and not self.kv._windowed:
                 usable = min(computed, request.num_tokens - 1)
@@ -111,12 +143,7 @@ class Traffic(RuleBasedStateMachine):
     @invariant()
     def every_block_read_holds_the_right_prefix(self):
         for request in getattr(self, "live", ()):
-            for group, spec in zip(self.kv.groups, self.kv.config.groups, strict=True):
-                table = group.tables[request.request_id]
-                computed, window = request.num_computed_tokens, spec.retention.window
-                for p in range(0 if window is None else max(0, computed - window + 1), computed):
-                    held = self.memory[table[p // group.block_size], p % group.block_size]
-                    assert held == (group.group_id, request.salt, *request.token_ids[: p + 1])
+            self.read(request, request.num_computed_tokens, request.num_computed_tokens)
 
     @invariant()
     def all_that_is_cached_can_be_found_and_nothing_else_is_remembered(self):
@@ -153,5 +180,6 @@ class Traffic(RuleBasedStateMachine):
         return best
 
 
-TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_traffic(shapes):
+    run_state_machine_as_test(lambda: Traffic(shapes), settings=settings(max_examples=25, stateful_step_count=40))
