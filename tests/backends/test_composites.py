@@ -19,6 +19,8 @@ from support.doubles.flashinfer import flashinfer
 from support.doubles.install import install
 from support.plugins import world
 
+pytestmark = pytest.mark.timeout(600)  # the kit is long on a loaded machine
+
 SPEC = AttentionSpec(num_heads=8, num_kv_heads=2, head_size=128, dtype="bfloat16")
 MASKED = AttentionSpec(num_heads=8, num_kv_heads=2, head_size=128, dtype="bfloat16", masks=frozenset({"spans"}))
 H100 = pretend("h100")

@@ -21,11 +21,11 @@ def outcomes(
     """Every named case of `level`, and `made_up` of those that are made up (None: all); or `only` some conventions."""
     subject = Subject(name=cls.__name__, cls=cls, device=device, options=options)
     cases = list(cases_for(subject, level=level, seed=seed))
-    if only is not None:
-        return list(check(subject, [case for case in cases if case.convention in only]))
     if made_up is not None:
         mixed = [case.convention for case in cases].index("mixed")
         del cases[mixed + made_up :]
+    if only is not None:
+        cases = [case for case in cases if case.convention in only]
     return list(check(subject, cases))
 
 

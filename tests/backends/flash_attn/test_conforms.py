@@ -10,6 +10,8 @@ from support.doubles import dao
 from support.doubles.devices import pretend
 from support.doubles.install import install
 
+pytestmark = pytest.mark.timeout(600)  # the kit is long on a loaded machine
+
 CACHED = {"keys", "window", "lse", "softcap", "empty-rows", "graph", "plans", "padding", "chunks", "mixed"}
 
 

@@ -13,6 +13,8 @@ from support.attention import Scene, make_batch
 from support.conforming import failed, outcomes, passed
 from support.doubles.devices import pretend
 
+pytestmark = pytest.mark.timeout(600)  # the kit is long on a loaded machine
+
 
 class OnSmallPages(FlashInfer):
     """Blocks as the kernels with sinks read them."""

@@ -18,6 +18,8 @@ from headstock.selector.profiles import profile
 from support.attention import CPU, Scene, make, make_batch, run, uniform_spec
 from support.conforming import failed, outcomes, passed
 
+pytestmark = pytest.mark.timeout(600)  # the kit is long on a loaded machine
+
 
 def test_it_conforms():
     found = outcomes(FlexAttention, CPU, made_up=10)
