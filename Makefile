@@ -5,6 +5,8 @@ VENV ?= .venv
 # A further package index for torch, e.g. https://download.pytorch.org/whl/cpu where there is no GPU: on Linux the default index
 # carries the CUDA build, some 3 GB with its libraries. A torch of the pinned version that is already in $(VENV) is kept.
 TORCH_INDEX ?=
+# Its interpreter runs our kernels in the tests. A torch for cards has brought one, which is left alone.
+TRITON ?= triton==3.9.0
 MODEL ?= smollm2
 PROMPT ?= Explain in two sentences why the sky is blue.
 # The tests run in JOBS processes of one thread each; a file's tests stay together, since they share a loaded model.
@@ -42,6 +44,8 @@ $(VENV)/.installed: $(METADATA) | $(BIN)/python
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@$(BIN)/python -c 'import importlib.util as find, sys; \
+	sys.exit(sys.platform == "linux" and find.find_spec("triton") is None)' || $(INSTALL) $(TRITON)
 	@touch $@
 
 .PHONY: demo

@@ -11,6 +11,8 @@ from ...core.errors import InvalidInput
 MOST_SPLITS = 128
 MOST_HEADS = 64
 """Most query heads that share a tile of a decode; groups larger than that take several."""
+WIDE = 128
+"""Channels of V from which tiles have at most 64 rows: their output has to fit into registers."""
 WHOLE_WAVES = 0.85
 """Share of the best use of a card's units from which fewer splits are preferred."""
 
@@ -153,6 +155,8 @@ class Tuning:
         assert family is not None, "capabilities declare nothing on such a device"
         if spec.dtype == "float32" and family.float32 is not None:
             family = replace(family, prefill=family.float32, decode=family.float32)
+        if spec.head_size_v > WIDE:
+            family = replace(family, prefill=replace(family.prefill, rows=min(family.prefill.rows, 64)))
         heads = min(power_of_two(spec.group_size), MOST_HEADS)
         prefill = replace(family.prefill, rows=max(heads, options.prefill_rows or family.prefill.rows))
         decode = replace(family.decode, rows=heads)
