@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from headstock.core.errors import CapacityError, InvalidInput
 from headstock.core.kv import BlockHasher
@@ -29,9 +30,12 @@ wishes = st.fixed_dictionaries(
 
 
 class Traffic(RuleBasedStateMachine):
+    def __init__(self, shapes):
+        super().__init__()
+        self.shapes = shapes
+
     @initialize(
         capacity=st.integers(6, 48),
-        shapes=st.sampled_from(SHAPES),
         caching=st.sampled_from([True, True, False]),
         collide=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]),
@@ -40,11 +44,11 @@ class Traffic(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 0, 1, 3]),
         watermark=st.sampled_from([0.0, 0.0, 0.2]),
     )
-    def start(self, capacity, shapes, caching, collide, policy, seats, budget, threshold, watermark):
+    def start(self, capacity, caching, collide, policy, seats, budget, threshold, watermark):
         step = min(budget, threshold or budget)
-        num_blocks = 1 + kv_config(2, shapes, max_step_tokens=step).blocks_for(capacity)
+        num_blocks = 1 + kv_config(2, self.shapes, max_step_tokens=step).blocks_for(capacity)
         hasher = BlockHasher(lambda parent, token_ids, extra: b"") if collide else None
-        kv = cache(num_blocks, shapes, enable_prefix_caching=caching, hasher=hasher, max_step_tokens=step)
+        kv = cache(num_blocks, self.shapes, enable_prefix_caching=caching, hasher=hasher, max_step_tokens=step)
         scheduler = new_scheduler(
             kv,
             policy=policy,
@@ -144,5 +148,6 @@ class Traffic(RuleBasedStateMachine):
             assert all(told.finish_reason for told in self.served.answers.values())
 
 
-TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_traffic(shapes):
+    run_state_machine_as_test(lambda: Traffic(shapes), settings=settings(max_examples=25, stateful_step_count=30))
