@@ -35,8 +35,11 @@ def queries(shape: AttentionSpec, counts: list[int]) -> list[torch.Tensor]:
     return [torch.randn(n, shape.num_heads, shape.head_size, generator=rng).to(dtype) for n in counts]
 
 
-@pytest.mark.parametrize("splits", [2, 3, 7])
-@pytest.mark.parametrize("features", [{}, {"sinks": True, "window": (40, 0)}, {"softcap": 2.0, "alibi": True}], ids=str)
+@pytest.mark.parametrize(
+    ("splits", "features"),
+    [(7, {}), (2, {"sinks": True, "window": (40, 0)}), (3, {"softcap": 2.0, "alibi": True})],
+    ids=str,
+)
 def test_any_number_of_splits_gives_the_whole(splits: int, features: dict[str, Any]) -> None:
     shape = spec(lse=True, **features)
     rng = torch.Generator().manual_seed(1)
@@ -54,8 +57,7 @@ def test_any_number_of_splits_gives_the_whole(splits: int, features: dict[str, A
     torch.testing.assert_close(lse, right_lse, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("rows", [16, 64])
-@pytest.mark.parametrize("keys", [16, 128])
+@pytest.mark.parametrize(("rows", "keys"), [(16, 128), (64, 16)])
 def test_any_size_of_tiles_gives_the_same(rows: int, keys: int) -> None:
     shape = spec(num_heads=6)
     scene = Scene(spec=shape, seq_lens=[75, 40, 33], layout="hnd")
