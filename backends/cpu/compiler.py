@@ -31,7 +31,8 @@ FLAGS = (
 ISA_FLAGS = {"x86_64": ("-mavx2", "-mfma", "-mf16c"), "aarch64": ()}
 """By architecture. The kernels run on every CPU of it that `CpuBackend.capabilities` accepts, not only on this one."""
 NAMES = ("c++", "g++", "clang++")
-TIMEOUT = 300
+TIMEOUT = 1800
+"""Seconds. It takes some 20, and many times that on a machine with much other work."""
 
 
 class BuildError(BackendError):
