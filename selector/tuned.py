@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.attention import AttentionSpec, Device
+from ..core.attention import AttentionSpec, Device, read_spec, spec_document
 from ..core.version import __version__
 from ..plugins import Plugins
 from ..plugins.environment import TUNED, read, truth
@@ -141,8 +141,13 @@ def read_tuned(path: Path) -> dict[str, Any]:
         raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA!r}")
     return {
         "fingerprint": dict(document["fingerprint"]),
-        "entries": tuple(TunedEntry(**{**e, "spec": read_spec(e["spec"])}) for e in document["entries"]),
+        "entries": tuple(_entry(values) for values in document["entries"]),
     }
+
+
+def _entry(values: Mapping[str, Any]) -> TunedEntry:
+    fields: dict[str, Any] = {**values, "spec": read_spec(values["spec"])}
+    return TunedEntry(**fields)
 
 
 def write_tuned(path: Path, marks: Mapping[str, Any], entries: Sequence[TunedEntry]) -> None:
@@ -165,19 +170,6 @@ def write_tuned(path: Path, marks: Mapping[str, Any], entries: Sequence[TunedEnt
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
-
-
-def spec_document(spec: AttentionSpec) -> dict[str, Any]:
-    """For JSON; `read_spec` reads it."""
-    return {**asdict(spec), "masks": sorted(spec.masks)}
-
-
-def read_spec(document: Mapping[str, Any]) -> AttentionSpec:
-    """Raises `TypeError`, `KeyError` or `InvalidInput` for what is no spec."""
-    values: dict[str, Any] = {**document, "masks": frozenset(document["masks"])}
-    for name in ("window", "latent"):
-        values[name] = None if values[name] is None else tuple(values[name])
-    return AttentionSpec(**values)
 
 
 def _first_line(path: Path) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from ...core.attention import read_spec
 from ...core.errors import BackendError
 from ...plugins import Offer
 from ...plugins.sources import source_hash
 from ...selector.judge import Judge, Terms
-from ...selector.tuned import read_spec
 from ..kernels.contenders import BackendContender
 from ..kernels.data import Pool
 from ..kernels.run import fitting_block_size

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import torch
 
+from ...core.attention import spec_document
 from ...core.errors import BackendError, InvalidInput
-from ...selector.tuned import spec_document
 from .contenders import Start
 from .data import SEED, Pool
 from .shapes import Shape

@@ -158,7 +158,8 @@ def _nothing(rows: Sequence[Row]) -> Exit:
 def _document(model: str, device: Device, entries: Sequence[TunedEntry], path: Path) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from ...selector.tuned import fingerprint, spec_document
+    from ...core.attention import spec_document
+    from ...selector.tuned import fingerprint
 
     own = [{**asdict(entry), "spec": spec_document(entry.spec)} for entry in entries]
     return {"model": model, "file": str(path), "fingerprint": fingerprint(device), "entries": own}

@@ -13,7 +13,7 @@ from .layouts import LAYOUTS
 from .params import LayerParams, Limits, Workspace
 from .provider import AttentionChoice, AttentionProvider, AttentionSelection, Rejection
 from .requirements import Availability, Requirement
-from .spec import AttentionSpec, model_window
+from .spec import AttentionSpec, model_window, read_spec, spec_document
 from .subdivided import kernel_block, subdivided
 
 __all__ = [
@@ -61,6 +61,8 @@ __all__ = [
     "mismatches",
     "model_window",
     "one_of",
+    "read_spec",
     "slots_of",
+    "spec_document",
     "subdivided",
 ]

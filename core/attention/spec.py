@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ..errors import InvalidInput
 from .formats import DTYPE_FORMATS, kv_format
@@ -109,6 +111,19 @@ class AttentionSpec:
         """Bytes that K and V of one token take in the cache of this layer."""
         channels = self.head_size if self.latent else self.head_size + self.head_size_v
         return self.num_kv_heads * channels * kv_format(self.kv_format).element_bytes
+
+
+def spec_document(spec: AttentionSpec) -> dict[str, Any]:
+    """`spec` in JSON's types; `read_spec` reads it."""
+    return {**asdict(spec), "masks": sorted(spec.masks)}
+
+
+def read_spec(document: Mapping[str, Any]) -> AttentionSpec:
+    """The inverse of `spec_document`. Raises `TypeError`, `KeyError` or `InvalidInput` for what is no spec."""
+    values: dict[str, Any] = {**document, "masks": frozenset(document["masks"])}
+    for name in ("window", "latent"):
+        values[name] = None if values[name] is None else tuple(values[name])
+    return AttentionSpec(**values)
 
 
 def _softcap(value: float | None) -> float | None:

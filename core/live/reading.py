@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from ..attention import AttentionSpec
+from ..attention import read_spec
 from ..errors import InvalidInput
 from .tape import KIND, LENGTH, VERSION, TapedGroup
 
@@ -125,10 +125,7 @@ def _metadata(data: bytes) -> Mapping[str, Any]:
 
 
 def _group(values: Mapping[str, Any]) -> TapedGroup:
-    spec: dict[str, Any] = {**values["spec"], "masks": frozenset(values["spec"]["masks"])}
-    for name in ("window", "latent"):
-        spec[name] = None if spec[name] is None else tuple(spec[name])
-    return TapedGroup(**{**values, "spec": AttentionSpec(**spec), "layers": tuple(values["layers"])})
+    return TapedGroup(**{**values, "spec": read_spec(values["spec"]), "layers": tuple(values["layers"])})
 
 
 def _step(about: Mapping[str, Any], arrays: Mapping[str, Tensor], groups: tuple[TapedGroup, ...]) -> RecordedStep:

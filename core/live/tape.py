@@ -24,7 +24,7 @@ import torch
 from safetensors.numpy import save
 from torch import Tensor
 
-from ..attention import AttentionBatch, AttentionSpec, KVCache, LayerParams, slots_of
+from ..attention import AttentionBatch, AttentionSpec, KVCache, LayerParams, slots_of, spec_document
 from ..errors import InvalidInput
 from ..version import __version__
 
@@ -153,7 +153,7 @@ def taping(tape: Tape) -> Generator[Tape]:
 
 
 def _document(group: TapedGroup) -> dict[str, Any]:
-    return {**asdict(group), "spec": {**asdict(group.spec), "masks": sorted(group.spec.masks)}}
+    return {**asdict(group), "spec": spec_document(group.spec)}
 
 
 def _host(tensor: Tensor) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headstock.core.attention import Device
+from headstock.core.attention import Device, read_spec, spec_document
 from headstock.plugins.sources import source_hash
 from headstock.selector import Selector, installed_tuning, profile, read_policy
 from headstock.selector.tuned import (
@@ -17,9 +17,7 @@ from headstock.selector.tuned import (
     TunedTable,
     default_path,
     fingerprint,
-    read_spec,
     read_tuned,
-    spec_document,
     write_tuned,
 )
 from support.attention import CPU
