@@ -138,7 +138,11 @@ class KVCacheConfig:
         """The longest length up to `max_model_len` of which one request fits; `CapacityError` where none does."""
         fitted = min(max_model_len, self.max_tokens)
         if fitted < 1:
-            self.require(1)
+            need = self.blocks_for(1)
+            raise CapacityError(
+                f"a request needs {need} KV blocks at least, and the cache has {self.capacity}. "
+                f"Give it {(need + 1) * self.bytes_per_block} bytes or more."
+            )
         return fitted
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ def test_every_numeric_option_is_in_the_table():
     from headstock.entrypoints.cli import options
 
     groups = (options.SamplingOptions, options.EngineOptions)
-    kinds = {name: kind for group in groups for name, kind in group.__annotations__.items()}
+    kinds = {field.name: str(field.type) for group in groups for field in fields(group)}
     numeric = {name for name, kind in kinds.items() if re.search(r"Annotated\[\s*(int|float)", kind)}
     assert numeric | {"kv_cache_memory"} == {option.removeprefix("--").replace("-", "_") for option, _, _ in NUMBERS}
 
@@ -221,15 +222,20 @@ def test_options_of_backends_that_are_no_json(tiny):
 
 class TestCapacity:
     def test_a_cache_without_room_for_a_block_says_what_a_block_takes(self, tiny):
-        # 16 tokens in 4 layers, K and V of 2 heads and 8 channels in float32: 8 KiB a block.
-        message = refuse("generate", tiny, "x", "--kv-cache-memory", "12K")
-        assert "budget of 12288 bytes holds 1 blocks of 8192 bytes" in message
-        assert "Give it 16384 bytes or more" in message
+        # 16 tokens in 2 layers, K and V of 2 heads and 8 channels in float32: 4 KiB a block, for layers with a window
+        # and for those without.
+        message = refuse("generate", tiny, "x", "--kv-cache-memory", "6K")
+        assert "budget of 6144 bytes holds 1 blocks of 4096 bytes" in message
+        assert "Give it 8192 bytes or more" in message
+
+    def test_a_cache_without_room_for_a_token_says_how_much_a_request_takes(self, tiny):
+        message = refuse("generate", tiny, "x", "--kv-cache-memory", "8K")
+        assert message == "a request needs 2 KV blocks at least, and the cache has 1. Give it 12288 bytes or more."
 
     def test_a_length_that_the_cache_cannot_hold_says_what_it_can(self, tiny):
         options = ("--kv-cache-memory", "64K", "--max-model-len", "200")
         message = refuse("generate", tiny, "x", *options)
-        assert message.startswith("max_model_len=200 needs 13 KV blocks, and the cache has 7 (112 tokens)")
+        assert message.startswith("max_model_len=200 needs 26 KV blocks, and the cache has 15 (112 tokens)")
 
     def test_a_prompt_that_the_cache_cannot_hold_says_what_it_can(self, tiny):
         assert "give at most 111 tokens" in refuse("generate", tiny, "x" * 120, "--kv-cache-memory", "64K")
