@@ -10,17 +10,17 @@ from .embedding import EmbeddingEngine
 from .info import EngineInfo
 from .inproc import InprocClient
 from .inputs import InputProcessor
+from .lives.port import EnginePort
+from .lives.process import Launch, ProcessPort
+from .lives.pulse import Vigil
+from .lives.ray_port import RayPort
+from .lives.restart import RestartingPort
+from .lives.router import RouterPort
+from .lives.thread import ThreadPort
 from .llm_engine import LLMEngine
 from .observer import IterationStats, Observer
-from .port import EnginePort
-from .process import Launch, ProcessPort
 from .prompts import Prompt, chat_prompt, read_prompt, read_prompts
-from .pulse import Vigil
-from .ray_port import RayPort
 from .remote import AsyncRemoteClient, RemoteClient
-from .restart import RestartingPort
-from .router import RouterPort
-from .thread import ThreadPort
 
 __all__ = [
     "AgreedProvider",

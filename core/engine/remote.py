@@ -12,8 +12,8 @@ from ..scheduler.output import EngineCoreOutput, EngineRequest
 from ..scheduler.stats import SchedulerStats
 from .client import PauseMode
 from .info import EngineInfo
-from .messages import Method
-from .port import EnginePort, Tidings
+from .lives.messages import Method
+from .lives.port import EnginePort, Tidings
 
 
 class RemoteClient:

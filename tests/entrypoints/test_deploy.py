@@ -137,7 +137,7 @@ def test_wrong_options_are_told_by_name(model: Path, tmp_path: Path, arguments: 
 def test_the_command_line_ends_with_1_where_the_engine_dies(model: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if 'headstock.core.engine.child' in ' '.join(sys.orig_argv):\n"
+        "if 'headstock.core.engine.lives.child' in ' '.join(sys.orig_argv):\n"
         "    from headstock.core.worker.worker import Worker\n"
         "    Worker.execute_model = lambda self, output: os._exit(9)\n"
     )

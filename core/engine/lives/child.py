@@ -21,10 +21,10 @@ from typing import cast
 import msgspec
 import zmq
 
-from ..errors import HeadstockError
+from ...errors import HeadstockError
+from ..core import EngineCore
 from .child_process import EXIT_STUCK
 from .codec import Ready, Setup, decode_command, decode_event, encode_event, encode_word, refusal_of
-from .core import EngineCore
 from .handshake import check_setup, digest, hello
 from .loop import EngineLoop
 from .messages import Event

@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import zmq
 
-from ..errors import EngineDeadError, HeadstockError
-from ..scheduler.output import EngineRequest
-from ..version import __version__
+from ...errors import EngineDeadError, HeadstockError
+from ...scheduler.output import EngineRequest
+from ...version import __version__
+from ..info import EngineInfo
 from .child_process import ChildProcess
 from .codec import Hello, Ready, Refusal, Setup, decode_event, encode_command, encode_word, error_of
 from .desk import Desk
 from .handshake import check_hello, check_ready
-from .info import EngineInfo
 from .messages import Abort, Add, Call, Command, Died, Method, News, Reply
 from .port import Listener
 from .pulse import Beat, Pulse, Vigil

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import EngineDeadError, HeadstockError
-from ..scheduler.output import EngineCoreOutput, EngineRequest
-from .info import EngineInfo
+from ...errors import EngineDeadError, HeadstockError
+from ...scheduler.output import EngineCoreOutput, EngineRequest
+from ..info import EngineInfo
 from .messages import Method
 from .port import EnginePort, Listener, Tidings
 

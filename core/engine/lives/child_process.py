@@ -13,13 +13,13 @@ from contextlib import suppress
 
 import psutil
 
-from ..errors import HeadstockError
+from ...errors import HeadstockError
 
 EXIT_STUCK = 75
 """Exit code of an engine process that has seen its own loop stuck."""
 KEPT = 8192
 """Characters of output that are kept to be told when it dies."""
-PROGRAM = "import sys; sys.path[:] = {path!r}; from headstock.core.engine.child import main; main(sys.argv[1:])"
+PROGRAM = "import sys; sys.path[:] = {path!r}; from headstock.core.engine.lives.child import main; main(sys.argv[1:])"
 
 
 class ChildProcess:

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..scheduler.output import EngineCoreOutput, EngineRequest
+from ...scheduler.output import EngineCoreOutput, EngineRequest
 
 CHUNK = 64
 """Tokens of a prompt that are looked at as one."""

@@ -9,10 +9,10 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-from ..errors import EngineDeadError, HeadstockError
-from ..scheduler.output import EngineRequest
-from ..scheduler.stats import SchedulerStats
-from .info import EngineInfo
+from ...errors import EngineDeadError, HeadstockError
+from ...scheduler.output import EngineRequest
+from ...scheduler.stats import SchedulerStats
+from ..info import EngineInfo
 from .messages import Method
 from .port import EnginePort, Listener, Tidings
 from .routing import Balance

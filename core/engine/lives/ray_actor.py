@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 
-from ..errors import HeadstockError
+from ...errors import HeadstockError
 from .child import composer_of
 from .codec import Ready, Setup, decode_command, decode_event, encode_event, encode_word, refusal_of
 from .handshake import check_setup, digest, hello

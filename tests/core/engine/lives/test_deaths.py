@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from headstock.core.engine import AsyncRemoteClient, EnginePort, ProcessPort, RemoteClient, Vigil
-from headstock.core.engine.codec import Ready, Setup
-from headstock.core.engine.handshake import check_ready, check_setup, digest
-from headstock.core.engine.sockets import socket_folder
+from headstock.core.engine.lives.codec import Ready, Setup
+from headstock.core.engine.lives.handshake import check_ready, check_setup, digest
+from headstock.core.engine.lives.sockets import socket_folder
 from headstock.core.errors import BackendError, EngineDeadError, HeadstockError
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import EngineCoreOutput
@@ -161,7 +161,7 @@ def test_what_keeps_an_engine_from_starting_is_told_at_once(
 
 def test_another_version_on_either_side_is_told(folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("headstock.core.engine.handshake.__version__", "99.0")
+        patch.setattr("headstock.core.engine.lives.handshake.__version__", "99.0")
         with pytest.raises(HeadstockError, match=r"and this process 99\.0 .*Install one version"), process(folder):
             pass
     setup = Setup(version="99.0", composer="", payload=b"")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from ..errors import EngineDeadError
-from ..scheduler.output import EngineCoreOutput, EngineRequest
-from .info import EngineInfo
+from ...errors import EngineDeadError
+from ...scheduler.output import EngineCoreOutput, EngineRequest
+from ..info import EngineInfo
 from .messages import Method
 
 Tidings = list[EngineCoreOutput] | EngineDeadError

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
 
-from ..errors import HeadstockError
+from ...errors import HeadstockError
 from .handshake import HERE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstock.core.engine.pulse import Beat, Pulse, Vigil
+from headstock.core.engine.lives.pulse import Beat, Pulse, Vigil
 
 
 def verdict_after(ticks: int, *, stopped: bool = False, started: bool = True, longest: float = 0.0) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headstock.core.engine import AsyncRemoteClient, RayPort
-from headstock.core.engine.shipping import shipped_folder
+from headstock.core.engine.lives.shipping import shipped_folder
 from headstock.core.errors import BackendError, EngineDeadError, HeadstockError
 from headstock.core.model import ModelFolder
 from support.lives import launch, request, run_async, soon

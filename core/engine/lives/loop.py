@@ -8,9 +8,9 @@ import time
 import traceback
 from collections.abc import Callable
 
-from ..errors import HeadstockError
-from ..scheduler.output import EngineCoreOutput
-from .core import EngineCore
+from ...errors import HeadstockError
+from ...scheduler.output import EngineCoreOutput
+from ..core import EngineCore
 from .messages import Abort, Add, Call, Command, Died, Event, News, Reply
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from .. import errors
-from ..errors import EngineDeadError, HeadstockError, InvalidInput
-from ..params import SamplingParams
-from ..scheduler.output import EngineCoreOutput, EngineRequest
-from ..scheduler.stats import SchedulerStats
-from .info import EngineInfo
+from ... import errors
+from ...errors import EngineDeadError, HeadstockError, InvalidInput
+from ...params import SamplingParams
+from ...scheduler.output import EngineCoreOutput, EngineRequest
+from ...scheduler.stats import SchedulerStats
+from ..info import EngineInfo
 from .messages import Abort, Add, Call, Command, Died, Event, News, Reply
 from .pulse import Beat
 

@@ -7,11 +7,11 @@ import weakref
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import EngineDeadError
-from ..scheduler.output import EngineRequest
-from .core import EngineCore
+from ...errors import EngineDeadError
+from ...scheduler.output import EngineRequest
+from ..core import EngineCore
+from ..info import EngineInfo
 from .desk import Desk
-from .info import EngineInfo
 from .loop import EngineLoop
 from .messages import Abort, Add, Call, Method
 from .port import Listener

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstock.core.engine import routing
-from headstock.core.engine.routing import CHUNK, Balance
+from headstock.core.engine.lives import routing
+from headstock.core.engine.lives.routing import CHUNK, Balance
 from headstock.core.scheduler import EngineCoreOutput, EngineRequest
 from support.lives import request
 

@@ -18,7 +18,7 @@ from headstock.core.engine import (
     RouterPort,
     ThreadPort,
 )
-from headstock.core.engine import restart as module
+from headstock.core.engine.lives import restart as module
 from headstock.core.errors import EngineDeadError, ModelError
 from headstock.core.model import ModelFolder
 from support.lives import launch, request, run, run_async, soon

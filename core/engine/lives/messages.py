@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..scheduler.output import EngineCoreOutput, EngineRequest
+from ...scheduler.output import EngineCoreOutput, EngineRequest
 
 Method = Literal["stats", "reset_prefix_cache", "pause", "resume", "sleep", "wake_up"]
 """Methods of `EngineCore` that a client may call."""

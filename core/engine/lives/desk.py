@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import EngineDeadError
+from ...errors import EngineDeadError
 from .messages import Died, Event, News, Reply
 from .port import Listener
 

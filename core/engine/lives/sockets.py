@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ..errors import HeadstockError
+from ...errors import HeadstockError
 
 LONGEST = 100
 """Bytes of a path. The address of a Unix socket holds 107 on Linux and 103 on macOS."""

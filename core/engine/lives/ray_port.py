@@ -11,13 +11,13 @@ import weakref
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import EngineDeadError, HeadstockError
-from ..scheduler.output import EngineRequest
-from ..version import __version__
+from ...errors import EngineDeadError, HeadstockError
+from ...scheduler.output import EngineRequest
+from ...version import __version__
+from ..info import EngineInfo
 from .codec import Hello, Ready, Refusal, Setup, decode_event, encode_command, encode_word, error_of
 from .desk import Desk
 from .handshake import check_hello, check_ready
-from .info import EngineInfo
 from .messages import Abort, Add, Call, Command, Died, Method, News, Reply
 from .port import Listener
 from .process import Launch

@@ -6,11 +6,11 @@ import hashlib
 import os
 from pathlib import Path
 
-from ..errors import HeadstockError
-from ..version import __version__
+from ...errors import HeadstockError
+from ...version import __version__
 from .codec import PROTOCOL, Hello, Ready, Setup, encode_word
 
-HERE = str(Path(__file__).resolve().parents[2])
+HERE = str(Path(__file__).resolve().parents[3])
 """Where this headstock is imported from."""
 
 
