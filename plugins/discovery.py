@@ -1,4 +1,4 @@
-"""What is installed: the entry points of both groups, read from metadata. Nothing is imported here."""
+"""What is installed: the entry points of our groups, read from metadata. Nothing is imported here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from packaging.utils import canonicalize_name
 
 from ..core.version import __version__
 from .names import AUTO, key
-from .record import BACKENDS, HOOKS, PluginRecord
+from .record import AITER_OPS, BACKENDS, HOOKS, PluginRecord
 from .switches import HEADSTOCK, Switches
 
 CHECKOUT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 """In an editable install it stands beside the package, and says what the metadata should."""
+GROUPS = (BACKENDS, HOOKS, AITER_OPS)
 STALE = "the installed metadata of headstock are older than its source and do not name it; reinstall: pip install -e ."
 
 
@@ -70,7 +71,7 @@ def _read(dist: metadata.Distribution, switches: Switches) -> Iterator[PluginRec
     name = _name(dist)
     try:
         version, needs = dist.version, dist.requires or []
-        listed = [(e.group, e.name, e.value) for e in dist.entry_points if e.group in (BACKENDS, HOOKS)]
+        listed = [(e.group, e.name, e.value) for e in dist.entry_points if e.group in GROUPS]
     except Exception as error:
         reason = f"its metadata cannot be read: {type(error).__name__}: {error}"
         yield PluginRecord(

@@ -33,6 +33,8 @@ KERNELS = "HEADSTOCK_KERNELS"
 DATABASE = "HEADSTOCK_DB"
 TUNED = "HEADSTOCK_TUNED"
 API_KEY = "HEADSTOCK_API_KEY"
+ROCM_AITER = "HEADSTOCK_ROCM_AITER"
+ROCM_AITER_UNIFIED = "HEADSTOCK_ROCM_AITER_UNIFIED"
 
 VARIABLES = (
     Variable(
@@ -57,6 +59,11 @@ VARIABLES = (
     Variable(
         name=TUNED, meaning="File that headstock tune wrote; else the one in the user's data folder; 0 uses none."
     ),
+    Variable(
+        name=ROCM_AITER,
+        meaning="1 lets backends over AITER take part in the automatic choice; by name they need no switch.",
+    ),
+    Variable(name=ROCM_AITER_UNIFIED, meaning=f"1, with {ROCM_AITER}, lets rocm_aiter_unified take part."),
     Variable(name=ENV_STRICT, meaning=f"1 makes an unknown or retired {PREFIX}* variable an error, not a warning."),
 )
 """All of them. Whoever reads another adds it here, or its users are told that nothing reads it."""

@@ -13,6 +13,8 @@ BACKENDS = "headstock.backends"
 """Entry-point group: name → backend class."""
 HOOKS = "headstock"
 """Entry-point group: name → module with hook implementations."""
+AITER_OPS = "headstock.aiter_ops"
+"""Entry-point group: op of AITER's → function that takes its place (docs/try-an-amd-kernel.md)."""
 
 Status = Literal["not loaded", "loaded", "failed", "refused", "disabled"]
 
@@ -22,7 +24,7 @@ class PluginRecord:
     """One entry point, and how it fared."""
 
     group: str
-    """`BACKENDS` or `HOOKS`."""
+    """`BACKENDS`, `HOOKS` or `AITER_OPS`."""
     name: str
     """As the entry point has it."""
     target: str

@@ -42,6 +42,7 @@ class Judge:
         guard: Guard,
         unbuilt: Mapping[Offer, str],
         block_size: int | None = None,
+        defaults: Mapping[str, object] | None = None,
     ) -> None:
         self.device = device
         self.layouts = layouts
@@ -51,6 +52,8 @@ class Judge:
         """Why some could not be built on this machine."""
         self._block_size = block_size
         """What was asked for: a backend may read it in smaller blocks."""
+        self._defaults = defaults or {}
+        """Options that plugins give to every backend which has them."""
         self._standing: dict[Offer, tuple[tuple[str, ...], Capabilities]] = {}
         self._reasons: dict[tuple[Offer, AttentionSpec, Terms], tuple[str, ...]] = {}
         self._options: dict[Offer, Any] = {}
@@ -144,7 +147,9 @@ class Judge:
         assert cls is not None  # only what can be loaded is asked for options
 
         def parse() -> object:
-            parsed = cls.parse_options(self._asked_options.get(offer, {}))
+            known = {f.name for f in fields(cls.Options)}
+            given = {name: value for name, value in self._defaults.items() if name in known}
+            parsed = cls.parse_options(given | dict(self._asked_options.get(offer, {})))
             hash(parsed)  # layers whose backend, spec and options are equal share an instance
             return parsed
 

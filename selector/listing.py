@@ -87,6 +87,6 @@ def list_backends(selector: Selector, device: Device) -> Listing:
                 verdict=record.status,
                 reasons=(record.reason,) if record.reason else (),
             )
-            for record in selector.plugins.hooks.records
+            for record in (*selector.plugins.hooks.records, *selector.plugins.ops)
         ),
     )

@@ -8,6 +8,7 @@ from packaging.utils import canonicalize_name
 
 from ..core.attention import Device
 from ..plugins import Offer, Placement, PluginRecord, Plugins
+from ..plugins.environment import ROCM_AITER, ROCM_AITER_UNIFIED, switched_on
 from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
@@ -22,9 +23,11 @@ RANKING: Mapping[str, tuple[str, ...]] = {
         "flex_attention",
         "reference",
     ),
-    "rocm": ("triton", "sdpa", "flex_attention", "reference"),
+    "rocm": ("rocm_aiter_unified", "triton", "sdpa", "flex_attention", "reference"),
 }
 """Built-in backends by platform, best first; docs/selection.md says why in this order."""
+SWITCHES: Mapping[str, tuple[str, ...]] = {"rocm_aiter_unified": (ROCM_AITER, ROCM_AITER_UNIFIED)}
+"""Variables that all have to say 1 before a backend has its rank. One that is chosen by name needs none of them."""
 ANYWHERE = ("sdpa", "reference")
 """The order on a platform without a table: what runs wherever torch does."""
 LAST_RESORT = frozenset({"reference"})
@@ -36,8 +39,9 @@ def ranked(device: Device, plugins: Plugins) -> tuple[Offer, ...]:
 
     A plugin's backend stands where its package puts it: right before or after another. Packages come in order of name,
     not of discovery; where a backend is placed more than once, the first placement whose neighbour is ranked counts.
+    Raises `InvalidInput` for a switch that is neither on nor off.
     """
-    table = RANKING.get(device.platform, ANYWHERE)
+    table = [name for name in RANKING.get(device.platform, ANYWHERE) if all(map(switched_on, SWITCHES.get(name, ())))]
     order = [offer for name in table if (offer := plugins.backends.get(name)) and offer.record.builtin]
     waiting = sorted(
         plugins.hooks.placements(device), key=lambda p: (canonicalize_name(p[0].distribution), key(p[1].backend))

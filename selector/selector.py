@@ -115,7 +115,16 @@ class Selector:
                 raise InvalidInput("attention_backend_config", f"has options for {offer.label} twice")
             options[offer] = values
         unbuilt = {offer: reason for offer, reason in self._built.items() if reason}
-        return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard, unbuilt, block_size)
+        ops = self.plugins.aiter_ops()
+        return Judge(
+            device,
+            self.plugins.hooks.layouts(),
+            options,
+            self.plugins.guard,
+            unbuilt,
+            block_size,
+            {"aiter_ops": ops} if ops else {},
+        )
 
     def offers(self, ranking: Sequence[Offer]) -> tuple[Offer, ...]:
         """All backends: first those that are chosen automatically, in their order."""

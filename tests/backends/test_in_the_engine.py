@@ -10,13 +10,14 @@ import pytest
 from headstock.backends.flash_attn import FlashAttention2, FlashAttention3, FlashAttention4
 from headstock.backends.flashinfer import FlashInfer
 from headstock.backends.flex_attention import FlexAttention
+from headstock.backends.rocm import AiterUnified
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.attention import by_phase, subdivided
 from headstock.core.params import SamplingParams
-from support.doubles import dao
+from support.doubles import aiter, dao
 from support.doubles.devices import pretend
 from support.doubles.flashinfer import flashinfer
-from support.doubles.install import install
+from support.doubles.install import distribution, install
 from support.engine import FixedProvider
 from support.graphs import Recorder
 from support.serving import answers, tokens
@@ -44,8 +45,9 @@ def recorder(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _doubles(monkeypatch):
-    install(monkeypatch, dao.flash_attn_2() | dao.flash_attn_3() | dao.flash_attn_4() | flashinfer())
+def _doubles(monkeypatch, tmp_path):
+    distribution(monkeypatch, tmp_path, "amd-aiter", "0.1.20.post1")
+    install(monkeypatch, dao.flash_attn_2() | dao.flash_attn_3() | dao.flash_attn_4() | flashinfer() | aiter.aiter())
 
 
 def as_if_there(cls, card="h100"):
@@ -61,19 +63,24 @@ def as_if_there(cls, card="h100"):
 
 
 @pytest.mark.parametrize(
-    ("cls", "block_size"),
+    ("cls", "block_size", "card"),
     [
-        (FlashAttention2, 256),
-        (FlashAttention3, 16),
-        (FlashAttention4, 16),
-        (FlashInfer, 16),
-        (FlexAttention, 16),
+        (FlashAttention2, 256, "h100"),
+        (FlashAttention3, 16, "h100"),
+        (FlashAttention4, 16, "h100"),
+        (FlashInfer, 16, "h100"),
+        (AiterUnified, 16, "mi300x"),
+        (FlexAttention, 16, "h100"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_tokens_are_those_of_sdpa(folder, right, recorder, cls, block_size):
+def test_tokens_are_those_of_sdpa(folder, right, recorder, cls, block_size, card):
     engine = tiny_engine(
-        folder, FixedProvider(as_if_there(cls)), dtype="float16", block_size=block_size, kv_cache_memory_bytes=2**24
+        folder,
+        FixedProvider(as_if_there(cls, card)),
+        dtype="float16",
+        block_size=block_size,
+        kv_cache_memory_bytes=2**24,
     )
     assert tokens(answers(engine, PROMPTS, PARAMS)) == right
     assert (recorder.num_replays > 0) is (cls is not FlexAttention)

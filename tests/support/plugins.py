@@ -41,19 +41,25 @@ def write_distribution(
     backends: Mapping[str, str] | None = None,
     hooks: Mapping[str, str] | None = None,
     commands: Mapping[str, str] | None = None,
+    aiter_ops: Mapping[str, str] | None = None,
     modules: Mapping[str, str] | None = None,
     requires: Iterable[str] = (),
     info: str = "",
 ) -> Path:
     """Put a distribution into `site` as pip would leave it; returns its metadata folder, which `info` can name.
 
-    `backends`, `hooks` and `commands` are entry points, name → target; `modules` are sources by name.
+    `backends`, `hooks`, `commands` and `aiter_ops` are entry points, name → target; `modules` are sources by name.
     """
     folder = site / (info or f"{name.replace('-', '_')}-{version}.dist-info")
     folder.mkdir(parents=True)
     text = metadata_text(name, version, requires)
     (folder / ("PKG-INFO" if folder.suffix == ".egg-info" else "METADATA")).write_text(text)
-    groups = {"headstock.backends": backends or {}, "headstock": hooks or {}, "headstock.commands": commands or {}}
+    groups = {
+        "headstock.backends": backends or {},
+        "headstock": hooks or {},
+        "headstock.commands": commands or {},
+        "headstock.aiter_ops": aiter_ops or {},
+    }
     lines = [
         line for group, points in groups.items() if points for line in (f"[{group}]", *map(" = ".join, points.items()))
     ]

@@ -1,0 +1,157 @@
+"""`AiterUnified`: AITER's unified attention, one Triton kernel for every row of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ...core.attention import (
+    ANY,
+    AttentionBackend,
+    AttentionBatch,
+    AttentionSpec,
+    Availability,
+    Capabilities,
+    Device,
+    GraphSupport,
+    KVCache,
+    LayerParams,
+    Limits,
+    Mismatch,
+    Sizes,
+    Workspace,
+    kv_format,
+    one_of,
+)
+from .._aiter_ops import AITER, AiterOptions, bind, found, unsupported
+from ..libraries import stored_as_computed
+
+OP = "unified_attention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """A step as the kernel takes it; the tensors are the batch's own."""
+
+    starts: Tensor
+    """int32 (R+1,): offsets of the rows' query tokens."""
+    lengths: Tensor
+    """int32 (R,): keys of each row."""
+    table: Tensor
+    """int32 (R, width): blocks of each row."""
+    tokens: int
+    """Query tokens that belong to a row."""
+    max_query_len: int
+    max_key_len: int
+
+
+class AiterUnified(AttentionBackend[Plan]):
+    """AITER's unified attention over paged K and V, prompts and decodes in one launch.
+
+    Causal only. A window there counts the current key, which the function adds itself, and its ALiBi is measured from
+    the context's end: the softmax is the same, but a sink beside it would not be, so the two together are refused. A
+    decode takes a block as a tile, whose size has to be a power of two. Releases differ in whether a tile is masked
+    before V is read, so what lies behind a row's last key has to be finite. It gives no LSE.
+    """
+
+    requires = (AITER,)
+    Options = AiterOptions
+
+    @classmethod
+    def capabilities(cls, device: Device) -> Capabilities:
+        if unsupported(device, OP):
+            return Capabilities()
+        eight_bits = "fp8_e4m3fnuz" if device.arch == "gfx942" else "fp8_e4m3"
+        return Capabilities(
+            dtypes=frozenset({"bfloat16", "float16"}),
+            kv_formats=frozenset({"bf16", "fp16", eight_bits}),
+            kv_scales=frozenset({"tensor"}),
+            head_sizes=Sizes(low=32, high=256, multiple_of=8),
+            group_sizes=ANY,
+            block_sizes=one_of(16, 32, 64, 128, 256),
+            kinds=frozenset({"decoder"}),
+            kv_sources=frozenset({"cache"}),
+            causal=frozenset({True}),
+            windows=frozenset({"left"}),
+            any_scale=True,
+            softcap=True,
+            alibi=True,
+            sinks=True,
+            layouts=("nhd",),
+            graph=GraphSupport.UNIFORM,
+            padded_seq_len=1,
+            needs_zeroed_cache=True,
+            max_cache_elements=2**62,
+        )
+
+    @classmethod
+    def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
+        refused = () if kv_format(spec.kv_format).scaled else stored_as_computed(spec)
+        if spec.alibi and spec.sinks:
+            refused += (Mismatch(field="sinks", asked="with ALiBi", offered="without: its logits are shifted"),)
+        return refused
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return found()
+
+    def __init__(
+        self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None
+    ) -> None:
+        super().__init__(spec, device, limits, workspace, options)
+        self._attend = bind(OP, self.options)
+        left = spec.window[0] if spec.window else -1
+        self._fixed = {
+            "softmax_scale": spec.scale,
+            "causal": True,
+            "window_size": (left, 0 if left >= 0 else -1),
+            "softcap": spec.softcap or 0.0,
+            "q_descale": None,
+        }
+
+    def plan(self, batch: AttentionBatch) -> Plan:
+        if batch.block_table is None:
+            raise ValueError("unified attention reads a paged cache, and the batch has no block table")
+        return Plan(
+            starts=batch.query_start_loc,
+            lengths=batch.seq_lens,
+            table=batch.block_table,
+            tokens=int(batch.query_start_loc_cpu[-1]),
+            max_query_len=batch.max_query_len,
+            max_key_len=max(batch.max_seq_len, 1),
+        )
+
+    def forward(
+        self,
+        layer: LayerParams,
+        query: Tensor,
+        *,
+        key: Tensor | None,
+        value: Tensor | None,
+        kv_cache: KVCache | None,
+        plan: Plan,
+        out: Tensor,
+        lse_out: Tensor | None = None,
+    ) -> None:
+        if kv_cache is None:
+            raise ValueError("unified attention reads a paged cache, and none was given")
+        if plan.tokens == 0:
+            return
+        self._attend(
+            q=query[: plan.tokens],
+            k=kv_cache.k,
+            v=kv_cache.v,
+            out=out[: plan.tokens],
+            cu_seqlens_q=plan.starts,
+            max_seqlen_q=plan.max_query_len,
+            seqused_k=plan.lengths,
+            max_seqlen_k=plan.max_key_len,
+            block_table=plan.table,
+            k_descale=layer.k_scale,
+            v_descale=layer.v_scale,
+            alibi_slopes=layer.alibi_slopes,
+            sinks=layer.sinks,
+            **self._fixed,
+        )

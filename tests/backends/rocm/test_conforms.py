@@ -1,0 +1,62 @@
+"""The backends over AITER keep every convention, over a double that keeps the library's."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstock.backends.rocm import AiterUnified
+from support.conforming import failed, outcomes, passed
+from support.doubles import aiter
+from support.doubles.devices import pretend
+from support.doubles.install import distribution, install
+
+pytestmark = pytest.mark.timeout(600)  # the kit is long on a loaded machine
+
+
+@pytest.mark.usefixtures("library")
+def test_unified_attention_conforms():
+    found = outcomes(AiterUnified, pretend("mi300x"), made_up=40)
+    assert failed(found) == []
+    assert passed(found) >= {"keys", "window", "softcap", "alibi", "sinks", "graph", "plans", "padding", "mixed"}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("card", "version", "releases"),
+    [
+        ("mi300x", "0.1.20.post1", aiter.NEW),
+        ("mi355x", "0.1.20.post1", aiter.NEW),
+        ("rx9070xt", "0.1.10", aiter.NEW),
+        ("mi300x", "0.1.7", aiter.OLD),
+    ],
+)
+def test_it_conforms_at_level_full(card, version, releases, seed, monkeypatch, tmp_path):
+    distribution(monkeypatch, tmp_path, "amd-aiter", version)
+    install(monkeypatch, aiter.aiter(releases))
+    device = pretend(card, libraries={"amd-aiter": version})
+    assert failed(outcomes(AiterUnified, device, level="full", seed=seed)) == []
+
+
+class CountsTheWindowTwice(AiterUnified):
+    """Hands over the window as models write it, current key included."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        left, right = self._fixed["window_size"]
+        self._fixed["window_size"] = (left + 1 if left >= 0 else left, right)
+
+
+class ForgetsTheScale(AiterUnified):
+    """Leaves the scale to the library's default for every layer."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._fixed["softmax_scale"] = self.spec.head_size**-0.5
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("cls", "convention"), [(CountsTheWindowTwice, "window"), (ForgetsTheScale, "scale")])
+def test_the_kit_catches_adapters_that_take_the_library_for_another(cls, convention):
+    found = outcomes(cls, pretend("mi300x"), only={convention})
+    assert convention in {o.convention for o in found if o.status == "failed"}

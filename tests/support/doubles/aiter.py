@@ -1,0 +1,108 @@
+"""A double of AITER (distribution ``amd-aiter``): the functions that the backends for ROCm call.
+
+Each has the recorded signature, raises where the library checks, answers from `attending` and keeps the library's
+conventions. `unified_attention` is causal, adds the current key to the window itself, ignores the window's right side,
+measures ALiBi from the context's end, and reads 8-bit caches through one scale; a tile is a block where all rows are
+decodes. What it does not check, but its kernels rely on, is an assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from .attending import attend, require, window
+from .install import modules
+from .signatures import standing_in
+
+HALF = (torch.float16, torch.bfloat16)
+OLD = ("aiter-0.1.7", "aiter-0.1.7.post2.dev18", "aiter-0.1.8", "aiter-0.1.9.post1")
+"""Releases whose Triton functions lie right in ``aiter.ops.triton``."""
+NEW = (
+    "aiter-0.1.10.post3", "aiter-0.1.11", "aiter-0.1.12.post2", "aiter-0.1.14", "aiter-0.1.16", "aiter-0.1.18",
+    "aiter-0.1.20.post1", "aiter-main-2026-08-22",
+)  # fmt: skip
+
+
+def aiter(releases: Sequence[str] = NEW) -> dict[str, ModuleType]:
+    """AITER as these releases have it, which lie in the same modules."""
+    home = (
+        "aiter.ops.triton.unified_attention" if releases[0] in OLD else "aiter.ops.triton.attention.unified_attention"
+    )
+    return modules(home, unified_attention=standing_in(f"{home}.unified_attention", releases, unified))
+
+
+def unified(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    cu_seqlens_q: Tensor,
+    max_seqlen_q: int,
+    seqused_k: Tensor,
+    max_seqlen_k: int,
+    softmax_scale: float,
+    causal: bool,
+    window_size: tuple[int, int],
+    block_table: Tensor,
+    softcap: float,
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+    alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    require(causal, "Only causal attention is supported")
+    require(q_descale is None, "Q scales not supported")
+    require(sinks is None or sinks.shape[0] == q.shape[1], "Sinks must be num_query_heads size")
+    _check_unified(q, k, v, out, block_table, cu_seqlens_q, seqused_k)
+    block = v.shape[1]
+    require(max_seqlen_q > 1 or block & (block - 1) == 0, f"arange's range must be a power of 2, not {block}")
+    for row, (start, end) in enumerate(pairwise(cu_seqlens_q.tolist())):
+        count, length = end - start, int(seqused_k[row])
+        if count == 0:
+            continue  # a program that finds no query of its row leaves
+        assert count <= max_seqlen_q
+        assert 0 < length <= max_seqlen_k, "rows have keys, and no more than the longest"
+        pages = block_table[row, : -(-length // block)].long()
+        keys, values = (_stored(x, pages, s) for x, s in ((k, k_descale), (v, v_descale)))
+        bias = None
+        if alibi_slopes is not None:
+            bias = alibi_slopes.double()[:, None, None] * (torch.arange(length) - (length - count))[None, None]
+        result, _ = attend(
+            q[start:end], keys[:length], values[:length], scale=softmax_scale,
+            seen=window(count, length, window_size[0], 0), softcap=softcap, bias=bias, sinks=sinks,
+        )  # fmt: skip
+        tail = (0 * values[length:]).sum(0).repeat_interleave(q.shape[1] // k.shape[2], 0)
+        out[start:end] = (result + tail).to(out.dtype)
+    return out
+
+
+def _check_unified(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, table: Tensor, starts: Tensor, lengths: Tensor
+) -> None:
+    """What the kernel takes for granted: it is given pointers and strides."""
+    assert q.dtype in HALF
+    assert q.dtype == out.dtype
+    assert k.dtype == q.dtype or k.element_size() == 1
+    assert q.shape == out.shape
+    assert q.shape[2] == k.shape[3] == v.shape[3], "nhd planes, heads of K and V alike"
+    assert q.stride(2) == out.stride(2) == 1
+    assert table.dtype in (torch.int32, torch.int64)
+    assert table.shape[1] == 1 or table.stride(1) == 1
+    assert starts.dtype == lengths.dtype == torch.int32
+    assert len(starts) == len(lengths) + 1 <= len(table) + 1
+
+
+def _stored(plane: Tensor, pages: Tensor, scale: Tensor | None) -> Tensor:
+    """float64 (tokens, H, D) of these pages, with the one scale of the tensor."""
+    rows = plane.view(torch.uint8)[pages].view(plane.dtype) if plane.element_size() == 1 else plane[pages]
+    if plane.element_size() == 1:
+        require(scale is not None and scale.numel() == 1, "an 8-bit cache is read through one scale")
+        assert scale is not None
+        return rows.flatten(0, 1).double() * scale.double()
+    return rows.flatten(0, 1).double()
