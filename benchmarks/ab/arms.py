@@ -1,4 +1,4 @@
-"""`Arm`: what takes part in a comparison, and how people write it: ``NAME[{json options}][@ENV]``."""
+"""`Arm`: what takes part in a comparison, and how people write it: ``NAME[{options}][+op=pkg:fn][@ENV]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from typing import Any
 
 from ...core.errors import InvalidInput
 
-_NAME = re.compile(r"[^{@]+")
+_NAME = re.compile(r"[^{@+]+")
+_OP = re.compile(r"\+(\w+)=([\w.]+:[\w.]+)")
+OPS = "aiter_ops"
+"""Option of the backends over AITER: op → the function in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,15 @@ def read_arm(word: str) -> Arm:
     if name is None or not name[0].strip():
         raise InvalidInput("arms", f"{word!r} does not start with the name of a backend")
     options, rest = _options(word, word[name.end() :])
+    ops, rest = _ops(word, rest)
+    if ops:
+        options = {**options, OPS: {**options.get(OPS, {}), **ops}}
     python = sys.executable
     if rest:
         if not rest.startswith("@"):
-            raise InvalidInput("arms", f"{word!r}: {rest!r} is neither options in braces nor @ENVIRONMENT")
+            raise InvalidInput(
+                "arms", f"{word!r}: {rest!r} is neither options in braces, +op=package:function nor @ENVIRONMENT"
+            )
         python = _python(word, rest[1:])
     return Arm(label=word, backend=name[0].strip(), options=options, python=python)
 
@@ -77,6 +85,17 @@ def _options(word: str, text: str) -> tuple[Mapping[str, Any], str]:
     except (ValueError, RecursionError) as error:
         raise InvalidInput("arms", f"{word!r}: the options are not JSON: {error}") from error
     return options, text[end:]
+
+
+def _ops(word: str, text: str) -> tuple[dict[str, str], str]:
+    """The functions at the start of `text` that are to take the place of ops, and what comes after them."""
+    found: dict[str, str] = {}
+    while match := _OP.match(text):
+        if match[1] in found:
+            raise InvalidInput("arms", f"{word!r} puts two functions in the place of {match[1]}")
+        found[match[1]] = match[2]
+        text = text[match.end() :]
+    return found, text
 
 
 def _python(word: str, environment: str) -> str:

@@ -169,7 +169,9 @@ class OutputOptions:
 
 @grouped
 def ab(
-    arms: Annotated[list[str], Argument(metavar="ARM...", help="NAME[{options}][@ENV], the baseline first.")],
+    arms: Annotated[
+        list[str], Argument(metavar="ARM...", help="NAME[{options}][+op=pkg:fn][@ENV], the baseline first.")
+    ],
     kernel: KernelOptions,
     workload: WorkloadOptions,
     verdict: VerdictOptions,
@@ -180,7 +182,8 @@ def ab(
 
     An ARM is a backend, with options in JSON where wanted, in this environment
     or in that of another Python: cpu, 'cpu{}', 'triton{"num_warps": 8}',
-    fast@/venvs/new. The first is the baseline.
+    fast@/venvs/new; +op=pkg:fn puts a function in the place of one AITER op.
+    The first is the baseline.
 
     Numerics come first: an arm that breaks a convention, or whose output is
     wrong, gets no verdict on speed.

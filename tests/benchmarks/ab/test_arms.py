@@ -23,6 +23,16 @@ def test_options_are_json_and_belong_to_the_backend():
     assert arm.here
 
 
+def test_functions_in_the_place_of_ops_are_an_option():
+    arm = read_arm("rocm_aiter_unified+unified_attention=my_kernels.fast:attend")
+    assert (arm.backend, arm.options) == (
+        "rocm_aiter_unified",
+        {"aiter_ops": {"unified_attention": "my_kernels.fast:attend"}},
+    )
+    arm = read_arm('x{"a": 1, "aiter_ops": {"p": "m:f"}}+q=m:g+r=n:h')
+    assert arm.options == {"a": 1, "aiter_ops": {"p": "m:f", "q": "m:g", "r": "n:h"}}
+
+
 @pytest.mark.parametrize("place", ["", "bin/python"])
 def test_an_environment_is_its_folder_or_its_python(tmp_path: Path, place: str):
     python = tmp_path / "bin" / "python"
@@ -43,7 +53,10 @@ def test_an_environment_is_its_folder_or_its_python(tmp_path: Path, place: str):
         (["sdpa", "@/venv"], "does not start with the name of a backend"),
         (["sdpa", 'cpu{"a": }'], "the options are not JSON: Expecting value"),
         (["sdpa", "cpu{"], "the options are not JSON"),
-        (["sdpa", "cpu{}x"], "'x' is neither options in braces nor @ENVIRONMENT"),
+        (["sdpa", "cpu{}x"], "'x' is neither options in braces, +op=package:function nor @ENVIRONMENT"),
+        (["sdpa", "cpu+op"], "'+op' is neither options"),
+        (["sdpa", "cpu+op=no_function"], "'+op=no_function' is neither options"),
+        (["sdpa", "cpu+op=m:f+op=m:g"], "puts two functions in the place of op"),
         (["sdpa", "cpu@"], "nothing is neither a virtual environment nor a Python"),
         (["sdpa", "cpu@/no/such/venv"], "/no/such/venv is neither a virtual environment nor a Python"),
         (["sdpa", "cpu@/etc/passwd"], "/etc/passwd is neither a virtual environment nor a Python"),
