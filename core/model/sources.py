@@ -57,8 +57,9 @@ def _resolve(asked: str, progress: Progress, weights: bool) -> ModelFolder:
         raise ModelError("model: the name is empty; name a folder, a .gguf file, a Hub repository, or smollm2")
     if asked in PACKAGED_MODELS:
         return _packaged(PACKAGED_MODELS[asked], progress)
+    path = Path(asked)
     try:
-        path = Path(asked).expanduser()
+        path = path.expanduser()
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last is a name that no file can have
         pass
