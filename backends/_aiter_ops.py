@@ -58,6 +58,23 @@ class Op:
 
 
 OPS: Mapping[str, Op] = {
+    "flash_attn_varlen_func": Op(
+        homes={"0.1.7": "aiter.ops.mha:flash_attn_varlen_func"},
+        arguments=(
+            "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "softmax_scale",
+            "logits_soft_cap", "causal", "window_size", "return_lse", "out",
+        ),
+        architectures=COMPOSABLE_KERNEL,
+    ),
+    "paged_attention_v1": Op(
+        homes={"0.1.7": "aiter.ops.attention:paged_attention_v1"},
+        arguments=(
+            "out", "workspace_buffer", "query", "key_cache", "value_cache", "scale", "block_tables", "cu_query_lens",
+            "context_lens", "max_context_len", "alibi_slopes", "kv_cache_dtype", "kv_cache_layout", "logits_soft_cap",
+            "k_scale", "v_scale",
+        ),
+        architectures=COMPOSABLE_KERNEL,
+    ),
     "unified_attention": Op(
         homes={
             "0.1.7": "aiter.ops.triton.unified_attention:unified_attention",

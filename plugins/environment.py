@@ -34,6 +34,7 @@ DATABASE = "HEADSTOCK_DB"
 TUNED = "HEADSTOCK_TUNED"
 API_KEY = "HEADSTOCK_API_KEY"
 ROCM_AITER = "HEADSTOCK_ROCM_AITER"
+ROCM_AITER_MHA = "HEADSTOCK_ROCM_AITER_MHA"
 ROCM_AITER_UNIFIED = "HEADSTOCK_ROCM_AITER_UNIFIED"
 
 VARIABLES = (
@@ -63,7 +64,8 @@ VARIABLES = (
         name=ROCM_AITER,
         meaning="1 lets backends over AITER take part in the automatic choice; by name they need no switch.",
     ),
-    Variable(name=ROCM_AITER_UNIFIED, meaning=f"1, with {ROCM_AITER}, lets rocm_aiter_unified take part."),
+    Variable(name=ROCM_AITER_MHA, meaning="0 leaves rocm_aiter_fa out of it."),
+    Variable(name=ROCM_AITER_UNIFIED, meaning=f"1, with {ROCM_AITER}, lets rocm_aiter_unified take part, too."),
     Variable(name=ENV_STRICT, meaning=f"1 makes an unknown or retired {PREFIX}* variable an error, not a warning."),
 )
 """All of them. Whoever reads another adds it here, or its users are told that nothing reads it."""
@@ -85,9 +87,10 @@ def read(name: str, environ: Mapping[str, str] | None = None, variables: Iterabl
     return next(iter(found.values()), "")
 
 
-def switched_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the variable `name` says yes; raises `InvalidInput` where it says neither yes nor no."""
-    value = read(name, environ)
+def switched_on(name: str, environ: Mapping[str, str] | None = None, *, default: str = "") -> bool:
+    """Whether the variable `name`, or `default` where it is not set, says yes; raises `InvalidInput` where it says
+    neither yes nor no."""
+    value = read(name, environ) or default
     answer = truth(value)
     if answer is None:
         raise InvalidInput(name, f"is {value!r}, neither 1 nor 0")

@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from ..core.attention import Device
 from ..plugins import Offer, Placement, PluginRecord, Plugins
-from ..plugins.environment import ROCM_AITER, ROCM_AITER_UNIFIED, switched_on
+from ..plugins.environment import ROCM_AITER, ROCM_AITER_MHA, ROCM_AITER_UNIFIED, switched_on
 from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
@@ -23,11 +23,15 @@ RANKING: Mapping[str, tuple[str, ...]] = {
         "flex_attention",
         "reference",
     ),
-    "rocm": ("rocm_aiter_unified", "triton", "sdpa", "flex_attention", "reference"),
+    "rocm": ("rocm_aiter_fa", "rocm_aiter_unified", "triton", "sdpa", "flex_attention", "reference"),
 }
 """Built-in backends by platform, best first; docs/selection.md says why in this order."""
-SWITCHES: Mapping[str, tuple[str, ...]] = {"rocm_aiter_unified": (ROCM_AITER, ROCM_AITER_UNIFIED)}
-"""Variables that all have to say 1 before a backend has its rank. One that is chosen by name needs none of them."""
+SWITCHES: Mapping[str, Mapping[str, str]] = {
+    "rocm_aiter_fa": {ROCM_AITER: "0", ROCM_AITER_MHA: "1"},
+    "rocm_aiter_unified": {ROCM_AITER: "0", ROCM_AITER_UNIFIED: "0"},
+}
+"""Variables that all have to say 1 before a backend has its rank, with what counts where one is not set. A backend that
+is chosen by name needs none of them."""
 ANYWHERE = ("sdpa", "reference")
 """The order on a platform without a table: what runs wherever torch does."""
 LAST_RESORT = frozenset({"reference"})
@@ -41,7 +45,7 @@ def ranked(device: Device, plugins: Plugins) -> tuple[Offer, ...]:
     not of discovery; where a backend is placed more than once, the first placement whose neighbour is ranked counts.
     Raises `InvalidInput` for a switch that is neither on nor off.
     """
-    table = [name for name in RANKING.get(device.platform, ANYWHERE) if all(map(switched_on, SWITCHES.get(name, ())))]
+    table = [name for name in RANKING.get(device.platform, ANYWHERE) if _switched_on(name)]
     order = [offer for name in table if (offer := plugins.backends.get(name)) and offer.record.builtin]
     waiting = sorted(
         plugins.hooks.placements(device), key=lambda p: (canonicalize_name(p[0].distribution), key(p[1].backend))
@@ -59,6 +63,11 @@ def ranked(device: Device, plugins: Plugins) -> tuple[Offer, ...]:
                 f"{device.platform}: it is chosen only by name"
             )
     return tuple(order)
+
+
+def _switched_on(name: str) -> bool:
+    switches = SWITCHES.get(name, {})
+    return all(switched_on(variable, default=default) for variable, default in switches.items())
 
 
 def _own(placed: tuple[PluginRecord, Placement], plugins: Plugins) -> Offer | None:

@@ -10,7 +10,7 @@ import pytest
 from headstock.backends.flash_attn import FlashAttention2, FlashAttention3, FlashAttention4
 from headstock.backends.flashinfer import FlashInfer
 from headstock.backends.flex_attention import FlexAttention
-from headstock.backends.rocm import AiterUnified
+from headstock.backends.rocm import AiterFlashAttention, AiterUnified
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.attention import by_phase, subdivided
 from headstock.core.params import SamplingParams
@@ -69,6 +69,7 @@ def as_if_there(cls, card="h100"):
         (FlashAttention3, 16, "h100"),
         (FlashAttention4, 16, "h100"),
         (FlashInfer, 16, "h100"),
+        (AiterFlashAttention, 16, "mi300x"),
         (AiterUnified, 16, "mi300x"),
         (FlexAttention, 16, "h100"),
     ],

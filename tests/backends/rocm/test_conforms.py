@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from headstock.backends.rocm import AiterUnified
+import pytest
+import torch
+
+from headstock.backends.rocm import AiterFlashAttention, AiterUnified
 from support.conforming import failed, outcomes, passed
 from support.doubles import aiter
 from support.doubles.devices import pretend
 from support.doubles.install import distribution, install
 
 pytestmark = pytest.mark.timeout(600)  # the kit is long on a loaded machine
+
+InPieces = AiterFlashAttention.derive("InPieces", context_tokens=48)
+"""It gathers contexts in many pieces."""
 
 
 @pytest.mark.usefixtures("library")
@@ -20,22 +26,31 @@ def test_unified_attention_conforms():
     assert passed(found) >= {"keys", "window", "softcap", "alibi", "sinks", "graph", "plans", "padding", "mixed"}
 
 
+@pytest.mark.usefixtures("library")
+def test_flash_attention_conforms():
+    found = outcomes(InPieces, pretend("mi300x"), made_up=40)
+    assert failed(found) == []
+    assert passed(found) >= {"keys", "window", "softcap", "sinks", "graph", "plans", "padding", "chunks", "mixed"}
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
-    ("card", "version", "releases"),
+    ("cls", "card", "version", "releases"),
     [
-        ("mi300x", "0.1.20.post1", aiter.NEW),
-        ("mi355x", "0.1.20.post1", aiter.NEW),
-        ("rx9070xt", "0.1.10", aiter.NEW),
-        ("mi300x", "0.1.7", aiter.OLD),
+        (AiterUnified, "mi300x", "0.1.20.post1", aiter.NEW),
+        (AiterUnified, "mi355x", "0.1.20.post1", aiter.NEW),
+        (AiterUnified, "rx9070xt", "0.1.10", aiter.NEW),
+        (AiterUnified, "mi300x", "0.1.7", aiter.OLD),
+        (InPieces, "mi300x", "0.1.20.post1", aiter.NEW),
+        (AiterFlashAttention, "mi355x", "0.1.7", aiter.OLD),
     ],
 )
-def test_it_conforms_at_level_full(card, version, releases, seed, monkeypatch, tmp_path):
+def test_they_conform_at_level_full(cls, card, version, releases, seed, monkeypatch, tmp_path):
     distribution(monkeypatch, tmp_path, "amd-aiter", version)
     install(monkeypatch, aiter.aiter(releases))
     device = pretend(card, libraries={"amd-aiter": version})
-    assert failed(outcomes(AiterUnified, device, level="full", seed=seed)) == []
+    assert failed(outcomes(cls, device, level="full", seed=seed)) == []
 
 
 class CountsTheWindowTwice(AiterUnified):
@@ -55,8 +70,39 @@ class ForgetsTheScale(AiterUnified):
         self._fixed["softmax_scale"] = self.spec.head_size**-0.5
 
 
+class ForgetsTheContext(InPieces):
+    """Leaves out the last piece."""
+
+    def plan(self, batch):
+        plan = super().plan(batch)
+        return replace(plan, parts=tuple(replace(part, contexts=part.contexts[:-1]) for part in plan.parts))
+
+
+class CountsTheSinkInEachPart(InPieces):
+    """Merges the sink with every piece of a row's context as well."""
+
+    def _attend(self, layer, *others):
+        self.sinks = layer.sinks
+        super()._attend(layer, *others)
+
+    def _call(self, *arguments, causal=True, **changes):
+        result = super()._call(*arguments, causal=causal, **changes)
+        if causal or self.sinks is None:
+            return result
+        out, lse = result
+        return out * torch.sigmoid(lse.T - self.sinks)[..., None], torch.logaddexp(lse, self.sinks[:, None])
+
+
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(("cls", "convention"), [(CountsTheWindowTwice, "window"), (ForgetsTheScale, "scale")])
+@pytest.mark.parametrize(
+    ("cls", "convention"),
+    [
+        (CountsTheWindowTwice, "window"),
+        (ForgetsTheScale, "scale"),
+        (ForgetsTheContext, "chunks"),
+        (CountsTheSinkInEachPart, "sinks"),
+    ],
+)
 def test_the_kit_catches_adapters_that_take_the_library_for_another(cls, convention):
     found = outcomes(cls, pretend("mi300x"), only={convention})
     assert convention in {o.convention for o in found if o.status == "failed"}

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from headstock.backends.rocm import AiterUnified
-from headstock.core.attention import AttentionSpec, Capabilities, mismatches
+from headstock.backends.rocm import AiterFlashAttention, AiterUnified
+from headstock.backends.rocm.gathered import continued, windowed
+from headstock.core.attention import AttentionSpec, Capabilities, Limits, Workspace, mismatches
 from headstock.core.errors import InvalidInput
 from headstock.plugins import load_plugins
 from headstock.selector import Selector, read_policy
 from headstock.selector.profiles import PROFILES, profile
 from headstock.selector.ranking import ranked
+from support.attention import make_batch
+from support.doubles.devices import pretend
 from support.doubles.install import distribution
 
 MI300X = profile("mi300x")
-MASTER, UNIFIED = "HEADSTOCK_ROCM_AITER", "HEADSTOCK_ROCM_AITER_UNIFIED"
+MASTER, MHA, UNIFIED = "HEADSTOCK_ROCM_AITER", "HEADSTOCK_ROCM_AITER_MHA", "HEADSTOCK_ROCM_AITER_UNIFIED"
 
 
 def spec(**fields):
     return AttentionSpec(**{"num_heads": 8, "num_kv_heads": 2, "head_size": 128, "dtype": "bfloat16", **fields})
 
 
-def against(**fields):
+def against(cls, **fields):
     asked = spec(**fields)
-    found = (*mismatches(asked, AiterUnified.capabilities(MI300X)), *AiterUnified.refusals(asked, MI300X))
+    found = (*mismatches(asked, cls.capabilities(MI300X)), *cls.refusals(asked, MI300X))
     return sorted({m.field for m in found})
 
 
-def test_it_runs_on_the_cards_that_aiter_is_made_for():
-    runs = {p.name for p in PROFILES if AiterUnified.capabilities(p.device) != Capabilities()}
-    assert runs == {"mi300x", "mi325x", "mi355x", "rx9070xt"}
+@pytest.mark.parametrize(
+    ("cls", "cards"),
+    [
+        (AiterFlashAttention, {"mi300x", "mi325x", "mi355x"}),
+        (AiterUnified, {"mi300x", "mi325x", "mi355x", "rx9070xt"}),
+    ],
+)
+def test_each_runs_on_the_cards_that_its_kernels_are_made_for(cls, cards):
+    assert {p.name for p in PROFILES if cls.capabilities(p.device) != Capabilities()} == cards
 
 
 @pytest.mark.parametrize("version", ["0.1.6", "0.2.0"])
@@ -62,20 +72,76 @@ def test_the_other_project_called_aiter_is_told_apart(tmp_path, monkeypatch):
     ],
 )
 def test_what_unified_attention_refuses(fields, fields_against):
-    assert against(**fields) == fields_against
+    assert against(AiterUnified, **fields) == fields_against
 
 
 @pytest.mark.parametrize(
-    ("switches", "chosen"),
-    [({}, "triton"), ({MASTER: "1"}, "triton"), ({UNIFIED: "1"}, "triton"), ({MASTER: "1", UNIFIED: "1"}, "unified")],
+    ("fields", "fields_against"),
+    [
+        ({}, []),
+        ({"window": (7, 0), "sinks": True, "softcap": 20.0, "head_size": 256, "block_size": 32}, []),
+        ({"block_size": 64}, ["block_size"]),
+        ({"head_size": 96}, ["head_size"]),
+        ({"alibi": True}, ["alibi"]),
+        ({"lse": True}, ["lse"]),
+        ({"kv_format": "fp8_e4m3fnuz", "kv_scales": "tensor"}, ["kv_format", "kv_scales"]),
+    ],
 )
-def test_switches_decide_about_the_automatic_choice_alone(switches, chosen, monkeypatch):
+def test_what_flash_attention_refuses(fields, fields_against):
+    assert against(AiterFlashAttention, **fields) == fields_against
+
+
+@pytest.mark.parametrize(
+    ("fields", "op"),
+    [
+        ({}, "_paged"),
+        ({"head_size": 64, "softcap": 20.0}, "_paged"),
+        ({"head_size": 256}, "_unified"),
+        ({"window": (7, 0)}, "_unified"),
+        ({"sinks": True}, "_unified"),
+        ({"num_heads": 34, "num_kv_heads": 2}, "_unified"),
+    ],
+)
+@pytest.mark.usefixtures("library")
+def test_decodes_go_to_the_kernel_that_can(fields, op):
+    limits = Limits(max_num_reqs=4, max_num_tokens=64, max_model_len=256, max_blocks_per_req=16)
+    backend = AiterFlashAttention(spec(**fields), pretend("mi300x"), limits, Workspace("cpu"))
+    assert {name for name in ("_paged", "_unified") if getattr(backend, name)} == {op}
+
+
+def test_contexts_are_gathered_within_the_budget():
+    table = torch.arange(1, 25, dtype=torch.int32).view(3, 8)
+    batch = make_batch([2, 3, 2], [100, 20, 60], table)
+    part = continued(batch, 0, 16, budget=30)
+    assert [len(keys.slots) for keys in part.contexts] == [30, 27, 20, 20, 20, 18, 10, 10, 10, 8]
+    assert sum(len(keys.slots) for keys in part.contexts) == 98 + 17 + 58
+    parts = list(windowed(batch, 5, 16, budget=30, left=10))
+    assert [len(part.keys.slots) for part in parts] == [25, 12]
+    assert [part.tokens for part in parts] == [slice(5, 10), slice(10, 12)]
+
+
+FA, UNI = "rocm_aiter_fa", "rocm_aiter_unified"
+
+
+@pytest.mark.parametrize(
+    ("switches", "first"),
+    [
+        ({}, ["triton"]),
+        ({MASTER: "1"}, [FA, "triton"]),
+        ({MASTER: "1", MHA: "0"}, ["triton"]),
+        ({MHA: "1", UNIFIED: "1"}, ["triton"]),
+        ({MASTER: "1", UNIFIED: "1"}, [FA, UNI, "triton"]),
+        ({MASTER: "1", MHA: "0", UNIFIED: "1"}, [UNI, "triton"]),
+    ],
+)
+def test_switches_decide_about_the_automatic_choice_alone(switches, first, monkeypatch):
     for name, value in switches.items():
         monkeypatch.setenv(name, value)
     plugins = load_plugins()
-    assert ranked(MI300X, plugins)[0].label == {"unified": "rocm_aiter_unified"}.get(chosen, chosen)
-    selector = Selector(plugins, read_policy(attention_backend="ROCM_AITER_UNIFIED_ATTN"))
-    assert selector.propose({"layer": spec()}, MI300X).choices["layer"].cls is AiterUnified
+    assert [offer.label for offer in ranked(MI300X, plugins)][: len(first)] == first
+    for name, cls in (("ROCM_AITER_UNIFIED_ATTN", AiterUnified), ("aiter", AiterFlashAttention)):
+        selector = Selector(plugins, read_policy(attention_backend=name))
+        assert selector.propose({"layer": spec()}, MI300X).choices["layer"].cls is cls
 
 
 def test_a_switch_that_is_neither_on_nor_off_is_an_error(monkeypatch):

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .attending import attend, require, window
+from .attending import attend, require, require_int32, window
 from .install import modules
 from .signatures import standing_in
 
@@ -33,7 +34,105 @@ def aiter(releases: Sequence[str] = NEW) -> dict[str, ModuleType]:
     home = (
         "aiter.ops.triton.unified_attention" if releases[0] in OLD else "aiter.ops.triton.attention.unified_attention"
     )
-    return modules(home, unified_attention=standing_in(f"{home}.unified_attention", releases, unified))
+    found = modules(home, unified_attention=standing_in(f"{home}.unified_attention", releases, unified))
+    ops = found["aiter.ops"]
+    for module, function, does in (
+        ("mha", "flash_attn_varlen_func", varlen),
+        ("attention", "paged_attention_v1", paged),
+    ):
+        path = f"aiter.ops.{module}"
+        found[path] = ModuleType(path)
+        setattr(found[path], function, standing_in(f"{path}.{function}", releases, does))
+        setattr(ops, module, found[path])
+    return found
+
+
+def varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float | None,
+    logits_soft_cap: float,
+    causal: bool,
+    window_size: tuple[int, ...],
+    return_lse: bool,
+    out: Tensor | None,
+) -> Any:
+    """Flash attention over ragged K and V: LSE natural, float32 (H, total_q), -inf where a query sees no key."""
+    batch = len(cu_seqlens_q) - 1
+    require(q.dtype in HALF and q.dtype == k.dtype == v.dtype, "FlashAttention only supports fp16 and bf16 data type")
+    require(q.stride(-1) == k.stride(-1) == v.stride(-1) == 1, "Input tensor must have contiguous last dimension")
+    require(q.shape[-1] <= 256 and q.shape[-1] % 8 == 0, "head dimension at most 256, a multiple of 8")
+    require(q.shape[1] % k.shape[1] == 0, "Number of heads in key/value must divide number of heads in query")
+    require_int32("cu_seqlens_q", cu_seqlens_q, (batch + 1,))
+    require_int32("cu_seqlens_k", cu_seqlens_k, (batch + 1,))
+    if out is None:
+        out = torch.full_like(q, float("nan"))
+    require(out.dtype == q.dtype and out.shape == q.shape and out.stride(-1) == 1, "Output must be like the query")
+    lse = torch.full(q.shape[:2], float("nan"))
+    ranges = zip(pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True)
+    for (start, end), (first, last) in ranges:
+        require(end - start <= max_seqlen_q and last - first <= max_seqlen_k, "a row is longer than the longest")
+        result, sums = attend(
+            q[start:end], k[first:last], v[first:last], scale=softmax_scale or q.shape[-1] ** -0.5,
+            seen=window(end - start, last - first, window_size[0], 0 if causal else window_size[1]),
+            softcap=logits_soft_cap,
+        )  # fmt: skip
+        lse[start:end] = sums.float()
+        if last > first:  # what a row without keys gets nobody promises
+            out[start:end] = result.to(q.dtype)
+    return (out, lse.T.contiguous()) if return_lse else out
+
+
+def paged(
+    out: Tensor,
+    workspace_buffer: Tensor,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    scale: float,
+    block_tables: Tensor,
+    cu_query_lens: Tensor,
+    context_lens: Tensor,
+    max_context_len: int,
+    alibi_slopes: Tensor | None,
+    kv_cache_dtype: str,
+    kv_cache_layout: str,
+    logits_soft_cap: float,
+    k_scale: Tensor,
+    v_scale: Tensor,
+) -> Tensor:
+    """Decodes of one query a row; pages are loaded whole. It writes its workspace before it reads it."""
+    rows, heads, size = query.shape
+    require(kv_cache_dtype == "auto", f"Unsupported data type of kv cache: {kv_cache_dtype}")
+    require(kv_cache_layout == "NHD", f"Unsupported kv cache layout: {kv_cache_layout}")
+    require(size in (64, 128), f"Unsupported head size: {size}")
+    block, kv_heads = key_cache.shape[1:3]
+    require(block in (1, 16, 32), f"Unsupported block size: {block}")
+    require(heads % kv_heads == 0 and heads // kv_heads <= 16, f"Unsupported gqa ratio: {heads // kv_heads}")
+    require_int32("context_lens", context_lens, (rows,))
+    require_int32("cu_query_lens", cu_query_lens, (rows + 1,))
+    require_int32("block_tables", block_tables, (rows, block_tables.shape[1]))
+    require(k_scale.numel() == v_scale.numel() == 1, "one scale a tensor")
+    partials = rows * heads * -(-max_context_len // 256)
+    require(workspace_buffer.numel() >= partials * (size * query.element_size() + 8), "the workspace is too small")
+    workspace_buffer.fill_(255)
+    assert alibi_slopes is None, "not read from its source"
+    for row, length in enumerate(context_lens.tolist()):
+        require(length <= max_context_len, "a row is longer than the longest")
+        pages = block_tables[row, : -(-length // block)].long()
+        keys, values = (x[pages].flatten(0, 1) for x in (key_cache, value_cache))
+        result, _ = attend(
+            query[row : row + 1], keys[:length], values[:length], scale=scale,
+            seen=torch.ones(1, length, dtype=torch.bool), softcap=logits_soft_cap,
+        )  # fmt: skip
+        tail = (0 * values[length:].double()).sum(0).repeat_interleave(heads // kv_heads, 0)
+        out[row] = (result[0] + tail).to(out.dtype)
+    return out
 
 
 def unified(
