@@ -27,25 +27,10 @@ from ...core.attention import (
 from .._aiter_ops import AITER, AiterOptions, bind, found, unsupported
 from ..libraries import stored_as_computed
 from .gathered import Keys, Part, continued, prompts, windowed
+from .paged import OP as PAGED
+from .paged import Decodes, PagedDecode, decodes, suits
 
-VARLEN, PAGED, UNIFIED = "flash_attn_varlen_func", "paged_attention_v1", "unified_attention"
-PARTITION = 256
-"""Keys that a program of the paged kernel takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Decodes:
-    """Rows of one query."""
-
-    starts: Tensor
-    """int32 (R+1,)."""
-    lengths: Tensor
-    """int32 (R,)."""
-    table: Tensor
-    """int32 (R, width)."""
-    rows: int
-    longest: int
-    """Keys of the longest row at most; in a graph, of the longest that may come."""
+VARLEN, UNIFIED = "flash_attn_varlen_func", "unified_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,10 +98,8 @@ class AiterFlashAttention(AttentionBackend[Plan]):
         self._varlen = bind(VARLEN, self.options)
         workspace.get(self._gathered_bytes(min(self.context_tokens, limits.max_num_reqs * limits.max_model_len)))
         self._paged = self._unified = None
-        if self._left < 0 and not spec.sinks and spec.head_size in (64, 128) and spec.group_size <= 16:
-            self._paged = bind(PAGED, self.options)
-            self._one = torch.ones(1, dtype=torch.float32, device=device.torch_device)
-            workspace.get(self._scratch_bytes(limits.max_num_reqs, limits.max_model_len))
+        if suits(spec):
+            self._paged = PagedDecode(spec, device, limits, workspace, self.options)
         else:
             self._unified = bind(UNIFIED, self.options)
 
@@ -124,15 +107,10 @@ class AiterFlashAttention(AttentionBackend[Plan]):
         """K and V of so many tokens."""
         return 2 * tokens * self.spec.num_kv_heads * self.spec.head_size * 2
 
-    def _scratch_bytes(self, rows: int, longest: int) -> int:
-        """Partial outputs in the query's dtype, and sums and maxima in float32, of each partition."""
-        partials = rows * self.spec.num_heads * -(-longest // PARTITION)
-        return partials * (self.spec.head_size * 2 + 2 * 4)
-
     def plan(self, batch: AttentionBatch) -> Plan:
         if batch.graph is not None:
             rows = len(batch.seq_lens)
-            return Plan(decodes=self._decodes(batch, rows), parts=(), tokens=rows)
+            return Plan(decodes=decodes(batch, rows, self.limits), parts=(), tokens=rows)
         counts, rows = batch.counts, batch.num_reqs
         first, second = counts.decodes, counts.decodes + counts.extends
         size, parts = self.spec.block_size, list[Part]()
@@ -144,18 +122,8 @@ class AiterFlashAttention(AttentionBackend[Plan]):
                 parts += windowed(extends, offset, size, self.context_tokens, self._left)
         if second < rows:
             parts.append(prompts(_real(batch, second, rows), batch.tokens(0, second)[1], size))
-        decodes = self._decodes(batch, first) if first else None
-        return Plan(decodes=decodes, parts=tuple(parts), tokens=batch.tokens(0, rows)[1])
-
-    def _decodes(self, batch: AttentionBatch, rows: int) -> Decodes:
-        assert batch.block_table is not None
-        return Decodes(
-            starts=batch.query_start_loc[: rows + 1],
-            lengths=batch.seq_lens[:rows],
-            table=batch.block_table[:rows],
-            rows=rows,
-            longest=max(batch.max_seq_len, 1) if batch.graph is None else self.limits.max_model_len,
-        )
+        single = decodes(batch, first, self.limits) if first else None
+        return Plan(decodes=single, parts=tuple(parts), tokens=batch.tokens(0, rows)[1])
 
     def forward(
         self,
@@ -175,34 +143,15 @@ class AiterFlashAttention(AttentionBackend[Plan]):
             out[plan.tokens :].zero_()
         if plan.decodes is not None:
             rows = slice(0, plan.decodes.rows)
-            attend = self._attend_paged if self._paged else self._attend_unified
-            attend(layer, query[rows], kv_cache, plan.decodes, out[rows])
+            if self._paged is not None:
+                self._paged.attend(query[rows], kv_cache, plan.decodes, out[rows])
+            else:
+                self._attend_unified(layer, query[rows], kv_cache, plan.decodes, out[rows])
         for part in plan.parts:
             own = (None, None)
             if part.fresh and key is not None and value is not None:
                 own = (key[part.tokens], value[part.tokens])
             self._attend(layer, query[part.tokens], own, kv_cache, part, out[part.tokens])
-
-    def _attend_paged(self, layer: LayerParams, query: Tensor, cache: KVCache, rows: Decodes, out: Tensor) -> None:
-        assert self._paged is not None
-        self._paged(
-            out=out,
-            workspace_buffer=self.workspace.get(self._scratch_bytes(rows.rows, rows.longest)),
-            query=query,
-            key_cache=cache.k,
-            value_cache=cache.v,
-            scale=self.spec.scale,
-            block_tables=rows.table,
-            cu_query_lens=rows.starts,
-            context_lens=rows.lengths,
-            max_context_len=rows.longest,
-            alibi_slopes=None,
-            kv_cache_dtype="auto",
-            kv_cache_layout="NHD",
-            logits_soft_cap=self.spec.softcap or 0.0,
-            k_scale=self._one,
-            v_scale=self._one,
-        )
 
     def _attend_unified(self, layer: LayerParams, query: Tensor, cache: KVCache, rows: Decodes, out: Tensor) -> None:
         assert self._unified is not None
