@@ -33,13 +33,13 @@ class BackendRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginRow:
-    """One module of hooks."""
+    """One module of hooks, or a function in the place of an op of AITER's."""
 
     name: str
     version: str
     distribution: str
     verdict: str
-    """``"loaded"``, ``"failed"``, ``"refused"`` or ``"disabled"``."""
+    """``"loaded"``, ``"failed"``, ``"refused"`` or ``"disabled"``; ``"not loaded"`` for a function, until it is called."""
     reasons: tuple[str, ...]
 
 
