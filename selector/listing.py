@@ -39,7 +39,7 @@ class PluginRow:
     version: str
     distribution: str
     verdict: str
-    """``"loaded"``, ``"failed"``, ``"refused"`` or ``"disabled"``; ``"not loaded"`` for a function, until it is called."""
+    """``"loaded"``, ``"failed"``, ``"refused"`` or ``"disabled"``; a function is ``"not loaded"``."""
     reasons: tuple[str, ...]
 
 
