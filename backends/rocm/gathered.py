@@ -42,10 +42,9 @@ class Part:
 
 def prompts(batch: AttentionBatch, offset: int, block_size: int) -> Part:
     """Rows without context. `offset` is where their tokens begin in the step."""
-    queries = batch.query_start_loc_cpu.diff()
-    lengths = queries if batch.seq_lens_cpu is None else batch.seq_lens_cpu
-    keys = _keys(batch, torch.zeros_like(queries), lengths, block_size)
-    return _part(batch, offset, keys, fresh=torch.equal(lengths, queries))
+    lengths, context = _lengths(batch)
+    keys = _keys(batch, torch.zeros_like(lengths), lengths, block_size)
+    return _part(batch, offset, keys, fresh=not bool(context.any()))
 
 
 def continued(batch: AttentionBatch, offset: int, block_size: int, budget: int) -> Part:
