@@ -94,8 +94,10 @@ def schedule(quotas: Mapping[str, int]) -> Iterator[list[str]]:
         yield [name for name in order if place[number] < quotas[name]]
 
 
-def interleave(contenders: Mapping[str, Contender], paces: Mapping[str, Pace], meter: LoadMeter) -> Samples:
-    """Run the rounds."""
+def interleave(
+    contenders: Mapping[str, Contender], paces: Mapping[str, Pace], meter: LoadMeter, least: int = LEAST_SLOW_ROUNDS
+) -> Samples:
+    """Run the rounds. Disturbed ones count where of some contender fewer than `least` others would remain."""
     found: dict[str, dict[int, float]] = {name: {} for name in paces}
     disturbed: set[int] = set()
     open_rounds: list[int] = []
@@ -114,7 +116,7 @@ def interleave(contenders: Mapping[str, Contender], paces: Mapping[str, Pace], m
     if meter.lap(final=True):
         disturbed.update(open_rounds)
     clean = {name: {r: t for r, t in times.items() if r not in disturbed} for name, times in found.items()}
-    enough = all(len(clean[name]) >= min(LEAST_SLOW_ROUNDS, len(found[name])) for name in found)
+    enough = all(len(clean[name]) >= min(least, len(found[name])) for name in found)
     return Samples(
         seconds=clean if enough else found,
         rounds=total,

@@ -120,7 +120,8 @@ def check_environment(
             ours.append((name, f"is set, but nothing reads it; {_advice(name, known)}"))
         elif name in known and (successor := known[name].successor):
             ours.append((name, f"is retired and counts as {successor}; set that instead"))
-    if ours and switched_on(ENV_STRICT, environ):
+    strict = switched_on(ENV_STRICT, environ)
+    if ours and strict:
         raise InvalidInput(*ours[0])
     foreign = [
         f"{name} is set, but Headstock does not read it; set {instead} or use {known[instead].flag}"

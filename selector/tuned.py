@@ -76,7 +76,9 @@ def fingerprint(device: Device) -> dict[str, Any]:
 class TunedTable:
     """Answers the selector from a file; what is stale or broken is left out with one warning."""
 
-    def __init__(self, plugins: Plugins, path: Path) -> None:
+    def __init__(self, plugins: Plugins, path: Path, *, named: bool = False) -> None:
+        """`named`: the user asked for this file, and wants to know where there is none."""
+        self._named = named
         self._plugins = plugins
         self._path = path
         self._entries: tuple[TunedEntry, ...] | None = None
@@ -98,6 +100,8 @@ class TunedTable:
         try:
             found = read_tuned(self._path)
         except FileNotFoundError:
+            if self._named:
+                self._warn("does not exist")
             return ()
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self._warn(f"cannot be read ({type(error).__name__}: {error})")
@@ -131,7 +135,7 @@ def installed_tuning(plugins: Plugins) -> TunedTable | None:
     asked = read(TUNED)
     if asked and truth(asked) is False:
         return None
-    return TunedTable(plugins, Path(asked).expanduser() if asked else default_path())
+    return TunedTable(plugins, Path(asked).expanduser() if asked else default_path(), named=bool(asked))
 
 
 def read_tuned(path: Path) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class KernelOptions:
         from ..kernels.run import Settings
         from ..kernels.shapes import choose, default_grid, quick_grid
         from .kernel_level import UNBOUNDED
+        from .verdicts import LEAST
 
         dtypes = tuple(dict.fromkeys(word.strip() for word in self.dtype.split(",")))
         for name in dtypes:
@@ -81,6 +82,7 @@ class KernelOptions:
             rounds=rounds,
             budget=UNBOUNDED,
             block_size=self.block_size,
+            least_rounds=LEAST,
             overheads=False,
         )
 

@@ -28,7 +28,7 @@ from .arms import Arm
 from .lines import not_compared, notes_on, numerics_first
 from .numerics import SCORED, divergences, first_difference, score
 from .report import AbReport, ArmReport, Comparison, Line
-from .verdicts import Ratio, drift, paired_ratio
+from .verdicts import LEAST, Ratio, drift, paired_ratio
 
 SHOWN = ("output_throughput", "ttft_median", "tpot_median", "itl_p99")
 DECISIVE = "output_throughput"
@@ -77,7 +77,8 @@ def compare_engines(
                 engines[arm.label].load(_maker(plan, arm))
                 engines[arm.label].run_uncounted(1)
         ready = {name: engine for name, engine in engines.items() if not engine.failure}
-        samples = interleave(ready, dict.fromkeys(ready, Pace(calls=1, rounds=plan.rounds, warm=False)), LoadMeter())
+        paces = dict.fromkeys(ready, Pace(calls=1, rounds=plan.rounds, warm=False))
+        samples = interleave(ready, paces, LoadMeter(), LEAST)
         reports = tuple(
             _about(arm, engines.get(arm.label), problem) for arm, problem in zip(plan.arms, problems, strict=True)
         )

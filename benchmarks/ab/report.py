@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 from ..machine import Machine
@@ -134,7 +135,11 @@ class AbReport:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document. `verdict` is that of the best other arm: with two arms, of the second."""
+        """The JSON document. `verdict` is that of the best other arm: with two arms, of the second. An end that an
+        interval does not have is null."""
+        return _finite(self._document())
+
+    def _document(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "verdict": self.best.verdict,
@@ -156,3 +161,12 @@ class AbReport:
             "pareto": self.pareto(),
             "notes": list(self.notes),
         }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -15,7 +15,7 @@ import torch
 from ...core.attention import Capabilities, Device
 from ...plugins import Failure, Guard, Offer
 from ...selector.judge import Judge, Terms
-from ..interleave import ENDLESS_SECONDS, SLOW_SECONDS, Pace, interleave
+from ..interleave import ENDLESS_SECONDS, LEAST_SLOW_ROUNDS, SLOW_SECONDS, Pace, interleave
 from ..load import LoadMeter
 from .check import Expected, expected
 from .contenders import BackendContender, KernelContender
@@ -45,6 +45,8 @@ class Settings:
     budget: float
     """Seconds that a contender's turns of one row should fill."""
     block_size: int
+    least_rounds: int = LEAST_SLOW_ROUNDS
+    """Undisturbed rounds without which the others count, too."""
     overheads: bool = True
     """Whether a call on one token is measured, too, for each head count."""
 
@@ -168,7 +170,7 @@ class KernelBench:
         (estimate,) = limit.turn(1, warm=True)
         paces[LIMIT] = Pace.of(estimate, self._settings.budget, self._settings.rounds)
         contenders: dict[str, Any] = {**entrants, LIMIT: limit}
-        samples = self._guard.attempt(lambda: interleave(contenders, paces, self._meter))
+        samples = self._guard.attempt(lambda: interleave(contenders, paces, self._meter, self._settings.least_rounds))
         if isinstance(samples, Failure):
             return new_row(task, skipped=f"the rounds ended in {samples}")
         return finished(task, results, samples, paces, single, limit)

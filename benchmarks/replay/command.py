@@ -66,6 +66,7 @@ def replay(
     offer = runs_here[0] if attention_backend is None else plugins.backends.find(attention_backend)
     if against := judge.standing(offer)[0]:
         raise BackendError("\n  ".join([f'backend "{offer.label}" cannot run here:', *against]))
+    judge.options(offer)  # wrong ones are told of before anything is computed
     kept = _spread(recording, limit)
     with progress(sum(len(step.groups) for step in kept.steps)) as bar:
         found = list(bar.each("replaying", run(kept, offer, judge, plugins.guard)))

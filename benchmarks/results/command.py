@@ -192,15 +192,15 @@ def import_files(
     from ...entrypoints.cli.console import note
 
     runs = [run for file in files for run in _read(file)]
-    with _store(db) as store:
+    with _store(db, create=True) as store:
         new = sum(store.add(run) for run in runs)
         note(f"{new} new runs, {len(runs) - new} known ones, in {store.path}")
 
 
-def _store(path: str | None) -> Store:
+def _store(path: str | None, *, create: bool = False) -> Store:
     from .store import Store
 
-    return Store(path)
+    return Store(path, create=create)
 
 
 def _read(file: str) -> list[Run]:

@@ -25,12 +25,18 @@ RUN_COLUMNS = ("id", "kind", "source", "at", "command", "machine", "machine_id",
 class Store:
     """Owner of one results file. `add` keeps a run whole or not at all."""
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Open the file, making or migrating it: `path`, or `HEADSTOCK_DB`, or the user's data folder.
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, create: bool = True) -> None:
+        """Open the file, migrating it: `path`, or `HEADSTOCK_DB`, or the user's data folder. With `create` it is made
+        where there is none.
 
         Raises `InvalidInput` where it cannot be opened, is no database, or was made by a newer version.
         """
         self.path = Path(path or read(DATABASE) or default_path()).expanduser()
+        if not create and not self.path.exists():
+            raise InvalidInput(
+                DATABASE,
+                f"there is no file {self.path}; results come in with --save or headstock results import",
+            )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)

@@ -148,6 +148,8 @@ def serve(
 
     if not server.base_url.startswith(("http://", "https://")):
         raise InvalidInput("base_url", f"must begin with http:// or https://, not {server.base_url!r}")
+    if "@" in server.base_url.split("://", 1)[1].split("/", 1)[0]:  # the report and the store keep the address
+        raise InvalidInput("base_url", "holds a name or a password; give the key with --api-key")
     if not server.timeout > 0:
         raise InvalidInput("timeout", f"must be above 0, not {server.timeout}")
     arrivals = Arrivals(request_rate=arrival.request_rate, burstiness=arrival.burstiness)

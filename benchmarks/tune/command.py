@@ -91,8 +91,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 def _path(output: str | None) -> Path:
     """Raises `InvalidInput` before minutes of work whose result could not be written."""
-    import os
-
+    from ...entrypoints.cli.console import check_writable
     from ...plugins.environment import TUNED, read, truth
     from ...selector.tuned import default_path
 
@@ -102,8 +101,7 @@ def _path(output: str | None) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput("output", f"{path} cannot be written: {error.strerror}") from error
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InvalidInput("output", f"{path} cannot be written")
+    check_writable("output", str(path))
     return path
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -50,8 +49,13 @@ def check_writable(name: str, file: str | None) -> None:
     if file in (None, "-"):
         return
     path = Path(file).absolute()
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidInput(name, f"{file} cannot be written" + (": it is a folder" if path.is_dir() else ""))
+    new = not path.exists()
+    try:  # asking for permission is not enough: root may write where no file can be made
+        path.open("ab").close()
+    except OSError as error:
+        raise InvalidInput(name, f"{file} cannot be written: {error.strerror}") from error
+    if new:
+        path.unlink()
 
 
 def size_in_bytes(name: str, text: str | None) -> int | None:
@@ -74,6 +78,10 @@ def read_stdin() -> str:
     if sys.stdin is None:
         raise InvalidInput("prompt", "is -, and stdin is closed")
     try:
-        return sys.stdin.read()
+        text = sys.stdin.read()
+        text.encode(sys.stdin.encoding or "utf-8")  # Python reads bytes that are no text as half characters
+        return text
+    except UnicodeEncodeError as error:
+        raise InvalidInput("prompt", f"stdin is not {error.encoding} at character {error.start}") from error
     except UnicodeDecodeError as error:
         raise InvalidInput("prompt", f"stdin is not {error.encoding}: {error.reason} at byte {error.start}") from error

@@ -171,7 +171,9 @@ def _settings(model: str, access: AccessOptions, limits: LimitOptions, reports: 
     from ...plugins.environment import API_KEY
     from ..server.settings import ServerSettings
 
-    keys = access.api_key or [key for key in os.environ.get(API_KEY, "").split(",") if key]
+    keys = access.api_key or [key.strip() for key in os.environ.get(API_KEY, "").split(",") if key.strip()]
+    if API_KEY in os.environ and not keys:  # whoever sets it wants to be asked for a key
+        raise InvalidInput(API_KEY, "is set and holds no key; unset it to serve without one")
     body = size_in_bytes("max_body_size", limits.max_body_size)
     return ServerSettings(
         model_names=tuple(reports.served_model_name or [model]),

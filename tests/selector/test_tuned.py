@@ -123,6 +123,8 @@ def test_a_broken_file_is_told_and_the_ranking_decides(path, warnings, content):
 def test_no_file_is_no_news(path, warnings):
     assert TunedTable(world(), path)(spec(), CPU, "decode") is None
     assert warnings() == []
+    assert TunedTable(world(), path, named=True)(spec(), CPU, "decode") is None
+    assert "does not exist" in warnings()[0]
 
 
 @pytest.mark.parametrize(

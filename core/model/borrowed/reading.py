@@ -10,7 +10,7 @@ import torch
 
 from ...attention import DTYPE_FORMATS
 from ...errors import HeadstockError, ModelError
-from ..architectures import unsupported_layers
+from ..architectures import MOST_LAYERS, unsupported_layers
 from ..config_reader import read_json
 from .alibi import adapt
 from .config import BorrowedConfig
@@ -40,6 +40,8 @@ def borrow(folder: Path, *, body: bool = False) -> BorrowedConfig:
     name = _body_of(raw, source, theirs) if body else _architecture(raw, source, theirs)
     _refuse(raw, name, source)
     config = _read(folder, source, theirs)
+    if not 0 <= (count := config.get_text_config().num_hidden_layers) <= MOST_LAYERS:
+        raise ModelError(f"{source}: field 'num_hidden_layers' must be from 0 to {MOST_LAYERS}, not {count}")
     cls = getattr(theirs, name)
     if cls._is_stateful:
         raise ModelError(f"{source}: architecture {name} is not supported: its layers keep a state beside the KV cache")
@@ -47,7 +49,6 @@ def borrow(folder: Path, *, body: bool = False) -> BorrowedConfig:
     adapt(model)
     layers, calls = _layers(model, source, cached=not body)
     text = config.get_text_config()
-    count = text.num_hidden_layers
     if not layers and not count:
         raise ModelError(f"{source}: {name} has no layers")
     if calls != count:

@@ -65,6 +65,8 @@ def test_intervals_without_an_end_stay_on_the_plot(report):
     line = replace(report.lines[0], ratios={"b": endless})
     page = to_html(replace(report, lines=(line,), comparisons=(replace(report.comparisons[0], ratio=endless),)))
     assert not re.findall(r'="(?:nan|inf|-inf)"', page)
+    document = replace(report, lines=(line,), comparisons=(replace(report.comparisons[0], ratio=endless),)).to_dict()
+    assert json.loads(json.dumps(document, allow_nan=False, default=str))["ratio"]["high"] is None
     assert to_html(replace(report, lines=(), comparisons=(report.comparisons[1],)))
 
 

@@ -80,6 +80,10 @@ def test_kernels_are_compared_on_recorded_batches(tapes):
         (("replay", __file__), "is no recording of attention"),
         (("replay", "TAPE", "--attention-backend", "sdqa"), "did you mean: sdpa"),
         (("replay", "TAPE", "--attention-backend-config", "{"), "is not JSON"),
+        (
+            ("replay", "TAPE", "--attention-backend", "sdpa", "--attention-backend-config", '{"sdpa": {"x": 1}}'),
+            "option 'x': is not known",
+        ),
         (("ab", "sdpa", "cpu", "--trace", "/no/such/file"), "recording: /no/such/file cannot be read"),
         (("generate", "MODEL", "x", "--record-attention", "/no/such/folder/x"), "record_attention: /no/such/folder/x"),
         (("generate", "MODEL", "x", "--record-tensors"), "record_tensors: is about a recording"),

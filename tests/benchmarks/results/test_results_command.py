@@ -9,6 +9,7 @@ import json
 import pytest
 
 from headstock.benchmarks.results.records import Measurement, Run
+from headstock.benchmarks.results.store import Store
 from support.cli import run_cli
 
 SERVE = {"backend": "vllm", "model_id": "m", "num_prompts": 2, "median_ttft_ms": 10.0, "request_throughput": 5.0}
@@ -127,6 +128,13 @@ def test_a_regression_can_fail_a_build(results, values, code):
     assert (points_[-1]["verdict"] == "worse") == bool(code)
 
 
+def test_reading_makes_no_file(tmp_path):
+    done = run_cli("results", "list", "--db", str(tmp_path / "folder" / "x.db"))
+    assert (done.code, done.out) == (2, "")
+    assert "there is no file" in done.err
+    assert not (tmp_path / "folder").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "problem"),
     [
@@ -144,7 +152,8 @@ def test_a_regression_can_fail_a_build(results, values, code):
         (("export", "/no/such/folder/x.csv"), "", "cannot be written"),
     ],
 )
-def test_what_cannot_be_is_refused(results, arguments, stdin, problem):
+def test_what_cannot_be_is_refused(results, tmp_path, arguments, stdin, problem):
+    Store(tmp_path / "results.db").close()
     done = results(*arguments, stdin=stdin)
     assert (done.code, done.out) == (2, "")
     assert problem in done.err
