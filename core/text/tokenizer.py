@@ -15,6 +15,8 @@ from .tokenizer_files import TokenizerFiles, read_tokenizer_files
 if TYPE_CHECKING:
     import tokenizers
 
+SHORT = 4096
+"""Characters that are tokenised in no time."""
 SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "vocab.json")
 
 
@@ -78,7 +80,10 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             problem = f"character {error.start} is the lone surrogate U+{ord(text[error.start]):04X}, not valid Unicode"
             raise InvalidInput("prompt", problem) from None
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) <= SHORT:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Only batches let other threads of Python run meanwhile.
+        return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `token_ids`. Bytes that are not UTF-8 give one U+FFFD for each maximal broken sequence."""

@@ -5,35 +5,52 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from .errors import ApiError
+from .state import ServerState
 
 LARGE = 2**18
 """Bytes that are parsed in a thread, as they would hold everybody up."""
+MAX_FIELDS = 256
+PER_TOKEN = ("logit_bias", "stop_token_ids", "allowed_token_ids")
+"""Fields with one entry a token of the vocabulary at most."""
 LONGEST_INTEGER = 400
 LONG_INTEGER = re.compile(rb"[0-9]{%d}" % LONGEST_INTEGER)
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
-async def read_body(request: Request, schema: type[SchemaT], limit: int) -> SchemaT:
-    """The body as `schema`. Raises `ApiError`: 413 beyond `limit` bytes, 415 where it is not JSON, 400 else."""
+async def read_body(request: Request, schema: type[SchemaT], state: ServerState) -> SchemaT:
+    """The body as `schema`. Raises `ApiError`: 413 where it is too large, 415 where it is not JSON, 400 else."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         # Also keeps web pages out: a browser sends this type to other sites only where those allow it.
         raise ApiError(415, f"send the content type application/json, not {kind or 'none'!r}", param="Content-Type")
-    data = await _bytes(request, limit)
+    data = await _bytes(request, state.settings.max_body_bytes)
     value = _parse(data) if len(data) < LARGE else await asyncio.to_thread(_parse, data)
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, not {_kind(value)}", code="invalid_json")
+    _check_sizes(value, state.vocab_size)
     try:
         return schema.model_validate(value)
     except ValidationError as error:
         raise _validation_error(error) from None
+
+
+def _check_sizes(document: Mapping[str, Any], vocab_size: int) -> None:
+    """Raise `ApiError` 400 for more than anybody means, before each item is looked at."""
+    if len(document) > MAX_FIELDS:
+        problem = f"the body has {len(document)} fields, more than the {MAX_FIELDS} that are taken"
+        raise ApiError(400, problem, code="invalid_value")
+    for field in PER_TOKEN:
+        value = document.get(field)
+        if isinstance(value, (list, dict)) and len(value) > vocab_size:
+            problem = f"has {len(value)} entries, more than the vocabulary's {vocab_size} tokens"
+            raise ApiError(400, f"{field}: {problem}", param=field, code="invalid_value")
 
 
 async def _bytes(request: Request, limit: int) -> bytes:

@@ -20,16 +20,17 @@ from .generation import Job, respond
 from .logprobs import chat_logprobs, prompt_logprobs
 from .sampling import chat_params
 from .schemas import ChatSchema
-from .state import ServerState
+from .state import ServerState, exceeds
 
 NAMES = {"prompt": "messages", "prompt_token_ids": "messages", "logprobs": "top_logprobs"}
 TAKEN = ("messages", "tools", "documents", "add_generation_prompt", "name", "self", "template", "tokenizer")
 """Variables of a template that have fields of their own, or none."""
+MAX_VARIABLES = 64
 
 
 async def chat_completions(request: Request, state: ServerState) -> Response:
     """Answer a conversation."""
-    body = await read_body(request, ChatSchema, state.settings.max_body_bytes)
+    body = await read_body(request, ChatSchema, state)
     state.check_model(body.model)
     params = chat_params(body, state.settings)
     prompt = await conversation(
@@ -53,19 +54,27 @@ async def conversation(
     if template is None:
         problem = f"{state.model_name} has no chat template; use /v1/completions"
         raise ApiError(400, f"messages: {problem}", param="messages", code="no_chat_template")
-    for name in variables or {}:
-        if name in TAKEN:
-            param = f"chat_template_kwargs.{name}"
-            raise ApiError(400, f"{param}: is not a variable to set", param=param, code="invalid_value")
+    given = variables or {}
 
-    return await asyncio.to_thread(
-        chat_prompt,
-        template,
-        state.tokenizer,
-        messages,
-        add_generation_prompt=add_generation_prompt,
-        **(variables or {}),
-    )
+    def render() -> Prompt:
+        check_variables(given, state.most_characters)
+        state.check_messages(messages)
+        return chat_prompt(template, state.tokenizer, messages, add_generation_prompt=add_generation_prompt, **given)
+
+    return await asyncio.to_thread(render)
+
+
+def check_variables(variables: Mapping[str, Any], most_characters: int) -> None:
+    """Raise `ApiError` 400 naming the variable of the template that cannot be had."""
+    param, problem = "chat_template_kwargs", ""
+    if len(variables) > MAX_VARIABLES:
+        problem = f"has {len(variables)} variables, more than the {MAX_VARIABLES} that are taken"
+    elif exceeds(variables, most_characters):
+        problem = f"has more than {most_characters} characters, far more than fit"
+    elif taken := [name for name in variables if name in TAKEN]:
+        param, problem = f"{param}.{taken[0]}", "is not a variable to set"
+    if problem:
+        raise ApiError(400, f"{param}: {problem}", param=param, code="invalid_value")
 
 
 class ChatFormat:

@@ -26,7 +26,7 @@ NAMES = {"prompt_token_ids": "prompt"}
 
 async def completions(request: Request, state: ServerState) -> Response:
     """Continue prompts."""
-    body = await read_body(request, CompletionSchema, state.settings.max_body_bytes)
+    body = await read_body(request, CompletionSchema, state)
     state.check_model(body.model)
     params = completion_params(body, state.settings)
     # In a thread, as there may be millions of token ids.

@@ -54,7 +54,7 @@ class TextEmbedder:
 
 async def embeddings(request: Request, state: ServerState, embedder: TextEmbedder) -> Response:
     """Give each text a vector."""
-    body = await read_body(request, EmbeddingSchema, state.settings.max_body_bytes)
+    body = await read_body(request, EmbeddingSchema, state)
     ignored = body.ignored()
     state.check_model(body.model)
     if body.encoding_format not in (None, "float", "base64"):

@@ -72,7 +72,7 @@ async def metrics(state: ServerState, counted: Metrics) -> Response:
 
 async def tokenize(request: Request, state: ServerState) -> Response:
     """Token ids of a text, or of a conversation."""
-    body = await read_body(request, TokenizeSchema, state.settings.max_body_bytes)
+    body = await read_body(request, TokenizeSchema, state)
     body.ignored()
     state.check_model(body.model)
     tokenizer = state.tokenizer
@@ -99,7 +99,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
 
 async def detokenize(request: Request, state: ServerState) -> Response:
     """The text of token ids, special tokens included."""
-    body = await read_body(request, DetokenizeSchema, state.settings.max_body_bytes)
+    body = await read_body(request, DetokenizeSchema, state)
     body.ignored()
     state.check_model(body.model)
     size = state.vocab_size

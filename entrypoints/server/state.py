@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from ...core.engine import AsyncLLMEngine
 from ...core.text import ChatTemplate, Tokenizer
@@ -72,6 +73,29 @@ class ServerState:
             problem = f"has {len(text)} characters, far more than fit in {self.max_model_len} tokens"
             raise ApiError(400, f"{field}: {problem}", param=field, code="context_length_exceeded")
 
+    def check_messages(self, messages: Any) -> None:
+        """Raise `ApiError` 400 for a conversation that need not be rendered to see that it is too long.
+
+        What is no list of messages is left to the template, which names the place.
+        """
+        if not isinstance(messages, list):
+            return
+        contents = [message.get("content") for message in messages if isinstance(message, dict)]
+        counts = {
+            "messages": len(messages),
+            "parts of contents": sum(len(content) for content in contents if isinstance(content, list)),
+        }
+        problem = ""
+        for what, count in counts.items():
+            if count > self.max_model_len:
+                problem = f"has {count} {what}, more than fit in {self.max_model_len} tokens"
+        if not problem and exceeds(messages, self.most_characters):
+            problem = (
+                f"has more than {self.most_characters} characters, far more than fit in {self.max_model_len} tokens"
+            )
+        if problem:
+            raise ApiError(400, f"messages: {problem}", param="messages", code="context_length_exceeded")
+
     def check_room(self, completions: int) -> None:
         """Raise `ApiError`: 503 where `completions` more would wait behind too many, 400 where they never fit."""
         limits, engine = self.settings, self.llm
@@ -106,3 +130,15 @@ class ServerState:
     def busy(self, status: int, problem: str, code: str) -> ApiError:
         """The answer to who may come again."""
         return ApiError(status, f"{problem}; try again later", code=code, retry_after=self.settings.retry_after)
+
+
+def exceeds(value: Any, most: int) -> bool:
+    """Whether the texts of some JSON have more than `most` characters, each item of a list or object counted as one."""
+    found, left = 0, [value]
+    while left and found <= most:
+        item = left.pop()
+        if isinstance(item, (str, list, dict)):
+            found += len(item)
+        if isinstance(item, (list, dict)):
+            left.extend(item.values() if isinstance(item, dict) else item)
+    return found > most

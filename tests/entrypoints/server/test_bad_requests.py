@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headstock.core.text import ChatTemplate
 from headstock.entrypoints.server.chat import TAKEN
 from support.http_server import Reply, Served
 
@@ -187,6 +188,50 @@ def test_messages_are_named_to_the_place(server: Served, expected: str, field: s
     reply = server.post("/v1/chat/completions", model="tiny", messages=messages)
     assert (reply.status, reply.error["param"]) == (400, field)
     assert text_of(server.post("/v1/completions", **GOOD)) == expected
+
+
+SMALL = {"role": "user", "content": "x"}
+TOO_MANY: list[tuple[str, dict[str, Any]]] = [
+    ("messages", {"messages": [{"role": "user", "content": "the fox " * 10**5}] * 4}),
+    ("messages", {"messages": [{"role": "x" * 10**6, "content": "x"}]}),
+    ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "the fox " * 10**5}]}]}),
+    ("messages", {"messages": [SMALL] * 10**5}),
+    ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 10**5}]}),
+    ("messages", {"messages": [SMALL | {"tool_calls": [{"arguments": "x" * 10**6}]}]}),
+    ("chat_template_kwargs", {"messages": [SMALL], "chat_template_kwargs": {f"v{i}": 1 for i in range(1000)}}),
+    ("chat_template_kwargs", {"messages": [SMALL], "chat_template_kwargs": {"v": ["x" * 10**6]}}),
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize(("field", "body"), TOO_MANY, ids=range(len(TOO_MANY)))
+def test_a_conversation_that_cannot_fit_is_not_rendered(
+    server: Served, monkeypatch: pytest.MonkeyPatch, path: str, field: str, body: dict[str, Any]
+) -> None:
+    rendered: list[Any] = []
+    monkeypatch.setattr(ChatTemplate, "render", lambda *args, **_: rendered.append(args))
+    reply = server.post(path, **body)
+    assert (reply.status, reply.error["param"]) == (400, field)
+    assert reply.error["message"].startswith(f"{field}: has ")
+    assert not rendered
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("logit_bias", {f"x{i}": "x" for i in range(1000)}),
+        ("stop_token_ids", ["x"] * 1000),
+        ("allowed_token_ids", ["x"] * 1000),
+        ("x0", dict.fromkeys(f"x{i}" for i in range(1000))),
+    ],
+)
+def test_more_entries_than_anybody_means_are_counted_before_they_are_looked_at(
+    server: Served, field: str, value: Any
+) -> None:
+    many_fields = field == "x0"
+    reply = server.post("/v1/completions", **GOOD, **(value if many_fields else {field: value}))
+    assert (reply.status, reply.error["param"]) == (400, None if many_fields else field)
+    assert "more than the" in reply.error["message"]
 
 
 @pytest.mark.parametrize("value", [[-1], [VOCABULARY], [2**70], [1.5], ["1"], [True], 1, None, {}])
