@@ -19,6 +19,16 @@ class InvalidInput(HeadstockError, ValueError):
         self.problem = problem
 
 
+def check_unicode(field: str, text: str) -> None:
+    """Raise `InvalidInput` for text with lone surrogates, which no encoding can represent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        character = f"U+{ord(text[error.start]):04X}"
+        problem = f"character {error.start} is the lone surrogate {character}, not valid Unicode"
+        raise InvalidInput(field, problem) from None
+
+
 class ModelError(HeadstockError):
     """A model cannot be found, read, verified or served; raised before weights load where possible."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import InvalidInput
+from .errors import InvalidInput, check_unicode
 
 MAX_TOKENS_LIMIT = 2**31 - 1
 MAX_N = 1024
@@ -35,7 +35,8 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     """Subtracted per occurrence in the output, in [-2, 2]."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens in prompt or output; > 0. Keskar et al. 2019."""
+    """Divides positive and multiplies negative logits of tokens in prompt or output; in [1e-6, 1e6].
+    Keskar et al. 2019."""
     seed: int | None = None
     """With a seed the same request gives the same tokens, whatever else runs beside it."""
     stop: str | Iterable[str] | None = None
@@ -95,12 +96,15 @@ class SamplingParams:
         _number("min_p", self.min_p, 0, 1)
         _number("presence_penalty", self.presence_penalty, -2, 2)
         _number("frequency_penalty", self.frequency_penalty, -2, 2)
-        _number("repetition_penalty", self.repetition_penalty, 0, math.inf, open_low=True)
+        # Beyond these a logit could overflow float32.
+        _number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6)
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(name, f"must be True or False, not {getattr(self, name)!r}")
 
     def _check_stops(self) -> None:
+        for text in self.stops:
+            check_unicode("stop", text)
         if any(not text for text in self.stops):
             raise InvalidInput("stop", "an empty string would end every answer at once")
         if self.stops and not self.detokenize:

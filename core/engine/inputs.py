@@ -6,7 +6,7 @@ import itertools
 import time
 from dataclasses import dataclass, replace
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, check_unicode
 from ..params import SamplingParams
 from ..sampling import derive_seed
 from ..scheduler.output import EngineRequest
@@ -62,6 +62,8 @@ class InputProcessor:
         """
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidInput("priority", f"must be an integer, not {priority!r}")
+        for name, word in (("cache_salt", prompt.cache_salt), ("session", prompt.session)):
+            check_unicode(name, word or "")
         token_ids = self.tokenize(prompt) if token_ids is None else token_ids
         params.check_vocabulary(self._vocab_size)
         number = next(self._numbers)

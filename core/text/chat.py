@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, ModelError
-from .messages import before_mark, check_messages, marked, plain
+from .messages import before_mark, check_messages, joined, marked, plain
 from .tokenizer_files import read_json, read_tokenizer_files
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class ChatTemplate:
         self.templates = dict(templates)
         self._special_tokens = dict(special_tokens)
         self._compiled: dict[str, jinja2.Template] = {}
+        self._part_readers: set[str] = set()
+        """Names of compiled templates that go through the parts of a content themselves."""
 
     @classmethod
     def from_folder(cls, path: str | Path) -> ChatTemplate:
@@ -59,6 +61,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt for `messages`, each with `role` and most with `content`.
 
+        A content in parts is joined to one text, a line each, unless the template goes through parts itself.
         `tools` and `documents` are JSON objects handed to the template, `variables` whatever else it understands
         (`enable_thinking`…). With `add_generation_prompt` the prompt ends where the assistant is to speak; with
         `continue_final_message` it ends with the text of the last message, which the model then continues. `name`
@@ -69,6 +72,10 @@ class ChatTemplate:
         import jinja2
 
         spoken = check_messages(messages)
+        chosen = self._choose(name, bool(tools))
+        template = self._template(chosen)
+        if chosen not in self._part_readers:
+            spoken = [joined(message) for message in spoken]
         if continue_final_message:
             if add_generation_prompt:
                 raise InvalidInput(
@@ -83,7 +90,6 @@ class ChatTemplate:
             "documents": plain("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
-        template = self._template(self._choose(name, bool(tools)))
         try:
             text = template.render(values)
             return before_mark(text) if continue_final_message else text
@@ -103,8 +109,12 @@ class ChatTemplate:
         if name not in self._compiled:
             import jinja2
 
+            from .chat_environment import reads_parts
+
             try:
                 self._compiled[name] = self._environment.from_string(self.templates[name])
+                if reads_parts(self._environment.parse(self.templates[name])):
+                    self._part_readers.add(name)
             except jinja2.TemplateSyntaxError as error:
                 raise ModelError(f"the chat template has an error in line {error.lineno}: {error.message}") from error
         return self._compiled[name]

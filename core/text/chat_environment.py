@@ -66,6 +66,30 @@ def chat_environment() -> jinja2.Environment:
     return environment
 
 
+def reads_parts(template: jinja2.nodes.Template) -> bool:
+    """Whether a template loops over a message's content, or over a variable that is set to it (after vLLM)."""
+    names = {"content"}
+    for assigned in template.find_all(jinja2.nodes.Assign):
+        if isinstance(assigned.target, jinja2.nodes.Name) and _is_content(assigned.node, names):
+            names.add(assigned.target.name)
+    return any(_is_content(loop.iter, names) for loop in template.find_all(jinja2.nodes.For))
+
+
+def _is_content(node: jinja2.nodes.Node | None, names: set[str]) -> bool:
+    """Whether `node` is a content, filtered or not, or one of the variables `names`."""
+    while isinstance(node, jinja2.nodes.Filter):
+        node = node.node
+    if isinstance(node, jinja2.nodes.Name):
+        return node.name in names
+    if isinstance(node, jinja2.nodes.Getattr):
+        return node.attr == "content"
+    return (
+        isinstance(node, jinja2.nodes.Getitem)
+        and isinstance(node.arg, jinja2.nodes.Const)
+        and node.arg.value == "content"
+    )
+
+
 def _check(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise jinja2.exceptions.SecurityError(f"a chat template may not set the namespace attribute {name!r}")

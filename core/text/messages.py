@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, check_unicode
 
 MARK = "\ue000 here the model continues \ue000 "
 """Stands in a rendered conversation where its last message ends; its first character is private to programs. The space
@@ -18,7 +18,7 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
     """`messages` as plain JSON objects, without the fields that are None; `InvalidInput` for anything else.
 
     A message needs a non-empty `role` and, unless it carries other fields such as `tool_calls`, a `content`: text, or a
-    list of parts with a `type` each.
+    list of parts that are text: `{"type": "text", "text": …}`.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise InvalidInput("messages", f"must be a list of messages, not {type(messages).__name__}")
@@ -47,6 +47,15 @@ def plain(field: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(f"{field}[{index}]", item) for index, item in enumerate(value)]
     raise InvalidInput(field, f"must be JSON data, not {type(value).__name__}")
+
+
+def joined(message: Mapping[str, Any]) -> dict[str, Any]:
+    """`message` with parts made into one text, a line each, for templates that know texts only (after vLLM)."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message)
+    parts: list[Any] = content
+    return {**message, "content": "\n".join(part["text"] for part in parts)}
 
 
 def marked(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,17 +94,21 @@ def _message(field: str, message: Any) -> dict[str, Any]:
         raise InvalidInput(f"{field}.content", "is missing")
     if isinstance(content, list):
         for index, part in enumerate(content):
-            if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-                raise InvalidInput(f"{field}.content[{index}]", "must be an object with a type, such as 'text'")
+            _check_part(f"{field}.content[{index}]", part)
     elif content is not None and not isinstance(content, str):
         raise InvalidInput(f"{field}.content", f"must be text or a list of parts, not {type(content).__name__}")
     return clean
 
 
+def _check_part(field: str, part: Any) -> None:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise InvalidInput(field, "must be an object with a type, such as 'text'")
+    if part["type"] != "text":
+        raise InvalidInput(f"{field}.type", f"{part['type']!r} is not offered: models take text only")
+    if not isinstance(part.get("text"), str):
+        raise InvalidInput(f"{field}.text", "must be text")
+
+
 def _text(field: str, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        character = f"U+{ord(text[error.start]):04X}"
-        raise InvalidInput(field, f"character {error.start} is the lone surrogate {character}") from None
+    check_unicode(field, text)
     return text

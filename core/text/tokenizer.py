@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidInput, ModelError
+from ..errors import ModelError, check_unicode
 from .decoding import TextDecoder
 from .spelling import read_spelling
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files
@@ -75,11 +75,7 @@ class Tokenizer:
 
         Raises `InvalidInput` for text with lone surrogates, which no encoding can represent.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            problem = f"character {error.start} is the lone surrogate U+{ord(text[error.start]):04X}, not valid Unicode"
-            raise InvalidInput("prompt", problem) from None
+        check_unicode("prompt", text)
         if len(text) <= SHORT:
             return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         # Only batches let other threads of Python run meanwhile.

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from ...core.engine import Prompt, chat_prompt
 from ...core.outputs import CompletionOutput, RequestOutput
+from ...core.text.messages import plain
 from .bodies import read_body
 from .errors import ApiError
 from .generation import Job, respond
@@ -58,6 +59,7 @@ async def conversation(
 
     def render() -> Prompt:
         check_variables(given, state.most_characters)
+        plain("chat_template_kwargs", given)
         state.check_messages(messages)
         return chat_prompt(template, state.tokenizer, messages, add_generation_prompt=add_generation_prompt, **given)
 

@@ -96,6 +96,8 @@ class TestPrompts:
             ([[267]], "prompt_token_ids", "token id 267 is not in the vocabulary (0 to 266)"),
             ([[2**70]], "prompt_token_ids", "is not in the vocabulary"),
             ("a\ud800", "prompt", "the lone surrogate U+D800"),
+            ({"prompt": "a", "cache_salt": "\ud800"}, "cache_salt", "the lone surrogate U+D800"),
+            ({"prompt": "a", "session": "\ud800"}, "session", "the lone surrogate U+D800"),
         ],
     )
     def test_a_wrong_one_is_refused_by_its_field(self, llm, prompts, field, problem):
@@ -268,9 +270,9 @@ WRONG = {
     "min_p": [-0.1, 1.1, NAN],
     "presence_penalty": [-2.1, 2.1, NAN],
     "frequency_penalty": [-2.1, 2.1, INF],
-    "repetition_penalty": [0, -1, NAN, INF],
+    "repetition_penalty": [0, -1, NAN, INF, 1e-308, 1e300],
     "seed": [2**63, -(2**63) - 1, 0.5, "x"],
-    "stop": ["", ["a", ""], [3], 3],
+    "stop": ["", ["a", ""], [3], 3, "\ud800", ["a", "b\udfff"]],
     "stop_token_ids": [[267], [-1], [2**40], ["a"], [True], 5, "a"],
     "max_tokens": [0, -1, BIG, 1.5, True],
     "min_tokens": [-1, BIG, 17, 1.5],

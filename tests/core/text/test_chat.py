@@ -46,7 +46,7 @@ TRIMMED = "{% for message in messages %}[{{ message.role }}] {{ message.content 
 CALLS = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "é": 1.5}]}, *HELLO,
          {"role": "stop", "content": "x"}, *HELLO]  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "f", "description": "a < b"}}
-IMAGE = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type": "image", "url": "x"}]}]
+TWO = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type": "text", "text": "here"}]}]
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ IMAGE = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type":
         (ALTERNATING, DIALOGUE, {}),
         (TOOLS, CALLS, {}),
         (TOOLS, CALLS, {"tools": [TOOL], "enable_thinking": True}),
-        (PARTS, IMAGE, {}),
+        (PARTS, TWO, {}),
         (PARTS, HELLO, {}),
         (CHATML, UNFINISHED, {"continue_final_message": True, "add_generation_prompt": False}),
         (ALTERNATING, UNFINISHED, {"continue_final_message": True, "add_generation_prompt": False}),
         (TRIMMED, UNFINISHED, {"continue_final_message": True, "add_generation_prompt": False}),
-        (PARTS, IMAGE, {"continue_final_message": True, "add_generation_prompt": False}),
+        (PARTS, TWO, {"continue_final_message": True, "add_generation_prompt": False}),
     ],
 )
 def test_a_prompt_is_rendered_as_in_transformers(tmp_path, template, messages, options):
@@ -125,6 +125,8 @@ def test_a_model_without_template_says_so(tmp_path):
         ([{"role": "user", "content": 3}], "messages[0].content"),
         ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "x"}]}], "messages[0].content[1]"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": "a\udc00"}], "messages[0].content"),
         ([{"role": "user", "content": "x", "extra": {"a": [object()]}}], "messages[0].extra.a[0]"),
         ([{"role": "user", "content": "x", "extra": float("nan")}], "messages[0].extra"),
@@ -135,6 +137,24 @@ def test_a_wrong_message_is_refused_by_field(messages, field):
     with pytest.raises(InvalidInput) as caught:
         ChatTemplate({"default": CHATML}, {}).render(messages)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (TRIMMED, "[user] See \nhere\n"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "See \nhere"),
+        ("{% for m in messages %}{% for p in m['content'] %}{{ p.text }}{% endfor %}{% endfor %}", "See here"),
+        ("{% set said = messages[0].content %}{% for p in said | list %}{{ p.text }}{% endfor %}", "See here"),
+    ],
+)
+def test_parts_are_lines_unless_the_template_goes_through_them(template, expected):
+    assert ChatTemplate({"default": template}, {}).render(TWO) == expected
+
+
+def test_parts_can_be_continued_as_one_text():
+    said = ChatTemplate({"default": TRIMMED}, {}).render(TWO, continue_final_message=True, add_generation_prompt=False)
+    assert said == "[user] See \nhere"
 
 
 def test_the_complaint_of_a_template_reaches_the_user():

@@ -52,7 +52,7 @@ NUMBERS = {
     "min_p": [*NOT_NUMBERS, 1.5],
     "presence_penalty": [*NOT_NUMBERS, 2.5],
     "frequency_penalty": [*NOT_NUMBERS, 2.5],
-    "repetition_penalty": [v for v in NOT_NUMBERS if v != 1e300] + [0],
+    "repetition_penalty": [*NOT_NUMBERS, 0, 1e-308],
 }
 SWITCHES = ("ignore_eos", "stream", "include_stop_str_in_output", "skip_special_tokens", "return_token_ids")
 BIASES: list[Any] = [
@@ -69,8 +69,8 @@ BIASES: list[Any] = [
     [1],
     "1",
 ]
-STOPS: list[Any] = ["", [""], [1], [None], 1, {}, ["a"] * 65, "x" * 1025, [["a"]]]
-SALTS: list[Any] = ["", 1, [], {}]
+STOPS: list[Any] = ["", [""], [1], [None], 1, {}, ["a"] * 65, "x" * 1025, [["a"]], "\ud800", ["a", "\udc00"]]
+SALTS: list[Any] = ["", 1, [], {}, "a\ud800"]
 
 
 def both(field: str, values: list[Any]) -> list[tuple[str, str, Any]]:
@@ -107,7 +107,10 @@ SHARED = [
     *[("/v1/chat/completions", "messages", value) for value in (None, [], "hi", 1, {}, [{"content": "x" * 300}])],
     *[("/v1/chat/completions", "logprobs", value) for value in (1, "true", [])],
     *[("/v1/chat/completions", "max_completion_tokens", value) for value in ("3", 1.5, True, 0, -1)],
-    *[("/v1/chat/completions", "chat_template_kwargs", value) for value in (1, [], "x", *({n: 1} for n in TAKEN))],
+    *[
+        ("/v1/chat/completions", "chat_template_kwargs", value)
+        for value in (1, [], "x", {"v": ["\ud800"]}, {"\ud800": 1}, *({n: 1} for n in TAKEN))
+    ],
     ("/v1/chat/completions", "top_logprobs", 3),
 ]
 PLACES = {
@@ -181,6 +184,7 @@ def test_their_neighbours_in_the_batch_do_not_notice(server: Served) -> None:
         ("messages[0].content", [{"role": "user", "content": "\ud83d"}]),
         ("messages[0].content[0]", [{"role": "user", "content": ["x"]}]),
         ("messages[0]", ["x"]),
+        ("messages[0].content[0].type", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
         ("messages", [{"role": "user", "content": "x" * 400}]),
     ],
 )
@@ -232,6 +236,13 @@ def test_more_entries_than_anybody_means_are_counted_before_they_are_looked_at(
     reply = server.post("/v1/completions", **GOOD, **(value if many_fields else {field: value}))
     assert (reply.status, reply.error["param"]) == (400, None if many_fields else field)
     assert "more than the" in reply.error["message"]
+
+
+def test_parts_are_joined_to_lines(server: Served) -> None:
+    parts = [{"type": "text", "text": "the fox"}, {"type": "text", "text": "the dog"}]
+    told = [server.post("/tokenize", messages=[{"role": "user", "content": c}]) for c in (parts, "the fox\nthe dog")]
+    assert told[0].status == 200
+    assert told[0].json == told[1].json
 
 
 @pytest.mark.parametrize("value", [[-1], [VOCABULARY], [2**70], [1.5], ["1"], [True], 1, None, {}])
