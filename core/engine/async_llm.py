@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any
 
-from ..errors import EngineDeadError, InvalidInput
+from ..errors import EngineDeadError, HeadstockError, InvalidInput
 from ..outputs import OutputKind, RequestOutput
 from ..params import SamplingParams
 from .client import AsyncEngineClient
@@ -131,6 +131,10 @@ class AsyncLLMEngine:
         try:
             for one in request.requests:
                 await self.client.add_request(one)
+        except HeadstockError:
+            self._withdraw(request)
+            stream.close()
+            raise
         except BaseException:
             stream.close()
             raise
@@ -186,6 +190,12 @@ class AsyncLLMEngine:
         mailbox = self._mailboxes[request.request_id] = Mailbox(kind)
         self._watch()
         return mailbox
+
+    def _withdraw(self, request: PreparedRequest) -> None:
+        """Refused, so it never was one that could end: nobody counts it."""
+        ids = self._outputs.engine_ids((request.request_id,))
+        self._outputs.drop(ids)
+        self._abort_in_engine(ids)
 
     def _watch(self) -> None:
         """Read what the engine gives, from now on."""

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from .errors import ApiError
 from .state import ServerState
+from .streams import ClientGone
 
 LARGE = 2**18
 """Bytes that are parsed in a thread, as they would hold everybody up."""
@@ -25,7 +26,10 @@ SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[SchemaT], state: ServerState) -> SchemaT:
-    """The body as `schema`. Raises `ApiError`: 413 where it is too large, 415 where it is not JSON, 400 else."""
+    """The body as `schema`. Raises `ApiError`: 413 where it is too large, 415 where it is not JSON, 400 else.
+
+    Raises `ClientGone` where the client leaves before all of it has come.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         # Also keeps web pages out: a browser sends this type to other sites only where those allow it.
@@ -60,11 +64,14 @@ async def _bytes(request: Request, limit: int) -> bytes:
         raise too_large
     parts: list[bytes] = []
     total = 0
-    async for part in request.stream():
-        total += len(part)
-        if total > limit:
-            raise too_large
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            total += len(part)
+            if total > limit:
+                raise too_large
+            parts.append(part)
+    except ClientDisconnect:
+        raise ClientGone from None
     return b"".join(parts)
 
 

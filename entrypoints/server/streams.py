@@ -20,6 +20,8 @@ T = TypeVar("T")
 GONE = 499
 """Status in logs and metrics of a request whose client left."""
 DONE = b"data: [DONE]\n\n"
+LINE_ENDS = {"\u0085": r"\u0085", "\u2028": r"\u2028", "\u2029": r"\u2029"}
+"""Those of Unicode's that JSON leaves as they are: clients that split a stream as Python's `splitlines` would cut."""
 
 
 class ClientGone(Exception):
@@ -88,8 +90,11 @@ def _body(send: Send) -> Callable[[bytes], Awaitable[None]]:
 
 
 def encode(document: Any) -> bytes:
-    """JSON in UTF-8, as small as it gets."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), check_circular=False).encode()
+    """JSON in UTF-8, as small as it gets, on one line for whatever a client takes for the end of one."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), check_circular=False)
+    for character, escaped in LINE_ENDS.items():
+        text = text.replace(character, escaped)
+    return text.encode()
 
 
 async def merged(streams: Sequence[RequestStream]) -> AsyncIterator[tuple[int, RequestOutput]]:

@@ -56,6 +56,26 @@ def test_a_client_that_leaves_is_in_the_log_and_no_error(
     assert getattr(told, FIELDS)["status"] == 499
 
 
+def test_a_client_that_leaves_while_it_sends_is_no_error_either(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "headstock"):
+        connection = server.connect()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Content-Length: 1000\r\n\r\n{")
+        hang_up(connection)
+
+        async def told() -> None:
+            while not caplog.records:
+                await asyncio.sleep(0.002)
+
+        server.call(asyncio.wait_for(told(), PATIENCE))
+        server.at_rest()
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage(), getattr(record, FIELDS)["status"]) == ("INFO", "request", 499)
+    assert b'handler="/v1/completions",method="POST",status="5xx"' not in server.send("GET", "/metrics").body
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_client_that_leaves_while_it_is_answered_ends_its_request(server: Served, stream: bool, n: int) -> None:

@@ -233,6 +233,7 @@ def test_metrics_count_what_happened(folder: ModelFolder) -> None:
     with served(folder) as server:
         server.post("/v1/completions", prompt=[5, 9], max_tokens=7, ignore_eos=True, n=2)
         server.post("/v1/completions", prompt=[5, 9], temperature=-1)
+        assert server.post("/v1/completions", prompt=[5] * 5000, n=2).status == 400
         server.send("GET", "/nothing")
         connection = queued(server, max_tokens=200)
         connection.close()
@@ -250,8 +251,8 @@ def test_metrics_count_what_happened(folder: ModelFolder) -> None:
         for r in ("length", "abort")
     }
     assert ends == {"length": "2.0", "abort": "1.0"}
-    # One was wrong, and one client left.
-    assert found['http_requests_total{handler="/v1/completions",method="POST",status="4xx"}'] == "2.0"
+    # Two were wrong, and one client left.
+    assert found['http_requests_total{handler="/v1/completions",method="POST",status="4xx"}'] == "3.0"
     assert found['http_requests_total{handler="other",method="other",status="4xx"}'] == "1.0"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from headstock.core.engine import EngineCore
 from headstock.core.model import ModelFolder
 from headstock.core.text import Tokenizer
+from headstock.entrypoints.server.streams import encode
 from support.http_server import Reply, Served, served
 from support.scripted import follow, spell
 
@@ -176,3 +178,11 @@ def test_a_chat_begins_with_its_role_and_ends_with_a_reason(server: Served) -> N
     assert sorted(c["index"] for c in choices if c["finish_reason"]) == [0, 1]
     assert len({event["id"] for event in events}) == 1
     assert {event["object"] for event in events} == {"chat.completion.chunk"}
+
+
+def test_no_text_ends_a_line_of_a_stream() -> None:
+    said = "".join(map(chr, range(0x3000)))
+    line = encode({"text": said}).decode()
+    assert line.splitlines() == [line]
+    assert json.loads(line) == {"text": said}
+    assert "größe".encode() in encode("größe")
