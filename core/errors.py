@@ -44,8 +44,16 @@ class CapacityError(HeadstockError):
 class EngineDeadError(HeadstockError):
     """The engine has died or was closed: whatever waits for it ends with this, and so does every later call."""
 
-    def __init__(self, reason: str, *, details: str = "") -> None:
-        """`details` is the traceback of where it died, or what it wrote last; it is part of the text."""
+    def __init__(self, reason: str, *, details: str = "", restarting: bool = False) -> None:
+        """`details` is the traceback of where it died, or what it wrote last; it is part of the text.
+
+        `restarting` says that it is being started again: later calls will find it alive.
+        """
         super().__init__(f"{reason}\n{details.rstrip()}" if details else reason)
         self.reason = reason
         self.details = details
+        self.restarting = restarting
+
+    def fresh(self) -> EngineDeadError:
+        """The same, to be raised: raising adds to a traceback."""
+        return EngineDeadError(self.reason, details=self.details, restarting=self.restarting)

@@ -49,7 +49,7 @@ class RemoteClient:
             tidings = self._tidings.get()
             if isinstance(tidings, EngineDeadError):
                 self._tidings.put(tidings)  # for the next call
-                raise EngineDeadError(tidings.reason, details=tidings.details)
+                raise tidings.fresh()
             news = _still_wanted(tidings, self._live)
             if news or not self._live:
                 return news
@@ -127,7 +127,7 @@ class AsyncRemoteClient:
                 if news:
                     return news
             if (dead := self._dead) is not None:
-                raise EngineDeadError(dead.reason, details=dead.details)
+                raise dead.fresh()
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -180,7 +180,7 @@ class AsyncRemoteClient:
 
 def _require_alive(port: EnginePort) -> None:
     if (dead := port.dead) is not None:
-        raise EngineDeadError(dead.reason, details=dead.details)  # its own, as raising adds to a traceback
+        raise dead.fresh()
 
 
 def _admissible(request: EngineRequest, info: EngineInfo, live: set[str]) -> bool:

@@ -69,6 +69,9 @@ def api_error(error: HeadstockError, names: Mapping[str, str] | None = None) -> 
     if isinstance(error, CapacityError):
         param = (names or {}).get("prompt", "prompt")
         return ApiError(400, str(error), param=param, code="context_length_exceeded")
+    if isinstance(error, EngineDeadError) and error.restarting:
+        problem = "the engine has died and is being started again; try again later"
+        return ApiError(503, problem, code="engine_restarting", retry_after=10)
     if isinstance(error, EngineDeadError):
         return ApiError(503, "the engine has ended; the server is going down", code="engine_dead", retry_after=10)
     return ApiError(500, str(error))

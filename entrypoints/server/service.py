@@ -65,6 +65,7 @@ async def metrics(state: ServerState, counted: Metrics) -> Response:
     if state.engine is not None:
         try:
             counted.engine.stats = await state.engine.client.stats()
+            counted.engine.alive = True
         except EngineDeadError:
             counted.engine.alive = False
     return Response(counted.text(), media_type=CONTENT_TYPE_LATEST)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headstock.core.engine import AsyncLLMEngine, AsyncRemoteClient, EngineCore, ThreadPort
+from headstock.core.engine import AsyncLLMEngine, AsyncRemoteClient, EngineCore, EnginePort, ThreadPort
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import SchedulerStats
 from headstock.core.text import ChatTemplate
@@ -139,11 +139,12 @@ def served(
     provider: Any = None,
     engine: dict[str, Any] | None = None,
     prepare: Callable[[EngineCore], None] | None = None,
+    port: Callable[[EngineCore], EnginePort] = ThreadPort,
     **settings: Any,
 ) -> Generator[Served]:
     """A server over `folder`, ended at the end. `engine` goes into the `EngineConfig`, `settings` to the server.
 
-    `prepare` may change the core before it runs.
+    `prepare` may change the core before it runs, in `port`.
     """
     values = ServerSettings(
         **{"model_names": ("tiny",), "shutdown_timeout": 0.0, "metrics_prefix": metrics_prefix, **settings}
@@ -152,7 +153,7 @@ def served(
     core = tiny_core(folder, provider, **(engine or {}))
     if prepare is not None:
         prepare(core)
-    client = AsyncRemoteClient(ThreadPort(core))
+    client = AsyncRemoteClient(port(core))
     front = AsyncLLMEngine(client, tiny_inputs(folder), metrics)
     state = text_state(front, ChatTemplate({"default": TEMPLATE}, {}), values)
     with running(build_app(state, metrics), state) as server:

@@ -42,7 +42,9 @@ class RestartingPort:
 
     @property
     def dead(self) -> EngineDeadError | None:
-        return self._dead or self._port.dead
+        if self._dead is not None or (dead := self._port.dead) is None:
+            return self._dead
+        return dead if self._closed else _restarting(dead)  # its tidings are on their way
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
@@ -54,9 +56,9 @@ class RestartingPort:
 
     def ask(self, request: EngineRequest) -> Future[None]:
         self._enter(request)
-        future = self._port.ask(request)
-        future.add_done_callback(lambda done: self._answered(request, done))
-        return future
+        answer: Future[None] = Future()
+        self._port.ask(request).add_done_callback(lambda done: self._answered(request, done, answer))
+        return answer
 
     def abort(self, request_ids: tuple[str, ...]) -> None:
         with self._lock:
@@ -77,13 +79,23 @@ class RestartingPort:
     def _enter(self, request: EngineRequest) -> None:
         with self._lock:
             if self._dead is not None:
-                raise EngineDeadError(self._dead.reason, details=self._dead.details)
+                raise self._dead.fresh()
             self._live.add(request.request_id)
 
-    def _answered(self, request: EngineRequest, answer: Future[None]) -> None:
-        if answer.cancelled() or answer.exception() is not None:
+    def _answered(self, request: EngineRequest, done: Future[None], answer: Future[None]) -> None:
+        error = done.exception()
+        wanted = answer.set_running_or_notify_cancel()
+        if error is not None or not wanted:
             with self._lock:
                 self._live.discard(request.request_id)
+        if not wanted:
+            return
+        if isinstance(error, EngineDeadError) and not self._closed:
+            error = _restarting(error)
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
 
     def _hear(self, tidings: Tidings) -> None:
         """In a thread of the port's."""
@@ -97,7 +109,7 @@ class RestartingPort:
             final = self._closed or self._dies_too_often()
             self._dead = tidings
             if not final:
-                self._dead = EngineDeadError(f"{tidings.reason}; it is being started again", details=tidings.details)
+                self._dead = _restarting(tidings)
             lost, self._live = sorted(self._live), set()
         if final:
             self._listener(tidings)
@@ -129,3 +141,7 @@ class RestartingPort:
             if not closed:
                 self._dead = None
         port.listen(self._hear)
+
+
+def _restarting(dead: EngineDeadError) -> EngineDeadError:
+    return EngineDeadError(f"{dead.reason}; it is being started again", details=dead.details, restarting=True)
