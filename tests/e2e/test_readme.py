@@ -44,7 +44,8 @@ def test_make_knows_its_targets_and_variables():
 
 @pytest.mark.parametrize("words", commands("headstock"), ids=" ".join)
 def test_its_commands_run(installed, words):
-    assert installed(*words)
+    said = installed(*words)
+    assert said or words[1] == "chat"  # that one answers what is typed, and here nothing is
 
 
 def test_its_first_script_answers(installed):
@@ -54,7 +55,7 @@ def test_its_first_script_answers(installed):
 
 def test_every_link_leads_somewhere():
     for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert (ROOT / target).is_file(), target
+        assert (ROOT / target.partition("#")[0]).is_file(), target
 
 
 def test_its_backend_of_ten_lines_is_right():

@@ -122,9 +122,12 @@ def test_no_platform_is_asked_for_triton_or_a_gpu_library(metadata, platform, ex
     assert not [name for name in wanted(metadata, platform, extra) if name.startswith(gpu)]
 
 
+KERNELS = ("amd-aiter", "flash-attn", "flash-attn-4", "flashinfer-python")
+
+
 def test_bounds_are_loose(metadata):
     """Lower bounds only: a pin or a cap would move what a user has. Kernel libraries are the exception: adapters are
     written against releases, and refuse others."""
-    loose = [r for r in requirements(metadata) if r.name not in ("flash-attn", "flash-attn-4", "flashinfer-python")]
+    loose = [r for r in requirements(metadata) if r.name not in KERNELS]
     assert not [str(r) for r in loose if any(s.operator != ">=" for s in r.specifier) or r.url]
     assert metadata["Requires-Python"] == ">=3.11"

@@ -9,7 +9,7 @@ import pytest
 
 from support.cli import run_cli
 
-SMALL = ("--shapes", "decode:4/2/32:2x64", "--no-check", "--rounds", "8")
+SMALL = ("--shapes", "decode:4/2/32:2x64", "--no-check", "--rounds", "12")
 
 
 @pytest.mark.usefixtures("kernels")
@@ -18,7 +18,7 @@ class TestVerdicts:
         done = run_cli("ab", "sdpa", "slow", *SMALL, "--json", "--fail-if-slower", "0.9")
         document = done.json
         assert (done.code, document["verdict"], document["arm"], document["baseline"]) == (1, "slower", "slow", "sdpa")
-        assert 0.3 < document["ratio"]["estimate"] < 0.75  # it takes twice as long
+        assert document["ratio"]["estimate"] < 0.5  # it takes five times as long
         assert document["ratio"]["low"] < document["ratio"]["estimate"] < document["ratio"]["high"] < 0.9
         assert document["arms"][1]["package"] == "kernels 0.3"
         assert len(document["lines"][0]["samples"]["slow"]) == document["ratio"]["pairs"]
@@ -87,7 +87,7 @@ def test_markdown_and_the_store(tmp_path):
         (("sdpa", "cpu", "--threads", "999"), "threads: must be at most"),
         (("sdpa", "cpu", "--fail-if-slower", "nan"), "fail_if_slower: must be a share"),
         (("sdpa", "cpu", "--html", "/no/such/folder/x.html"), "html: /no/such/folder/x.html cannot be written"),
-        (("sdpa", "triton"), "arm 'triton' cannot take part"),
+        (("sdpa", "flashinfer"), "arm 'flashinfer' cannot take part"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments, problem):
