@@ -48,7 +48,7 @@ NUMBERS = [
     ("--top-k", ["-2", BEYOND_32], "must be from 0 to 2147483647"),
     ("--min-p", ["-0.1", "1.1"], "must be at least 0 and at most 1"),
     ("--min-p", ["nan"], "must be finite"),
-    ("--repetition-penalty", ["0", "-1"], "must be above 0"),
+    ("--repetition-penalty", ["0", "-1", "1e7"], "must be at least 1e-06 and at most 1000000.0"),
     ("--repetition-penalty", ["nan", "inf"], "must be finite"),
     ("--logprobs", ["-2", BEYOND_32], "must be from -1 to 2147483647"),
     ("--logprobs", ["1000000"], "is more than the vocabulary's"),
