@@ -157,8 +157,7 @@ def test_at_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_leaves(chatty, tmp_pat
         terminal.expect(r"\S")  # the answer's beginning
         terminal.type("\x03")
         assert "stopped]" in terminal.expect(r">>> ")
-        terminal.type("\x03")  # where nothing runs it gives up the line
-        terminal.expect(">>> ")
+        terminal.press_until("\x03", ">>> ")  # where nothing runs it gives up the line
         terminal.type("/backend sdpa\r")
         assert "attention backend: sdpa" in terminal.expect(r"flag \(sdpa\)\r\n>>> ")
         terminal.type("\x1b[A\r")  # the arrow brings the last line back

@@ -57,6 +57,16 @@ class Terminal:
         text, self._unread = self._unread[: found.end()], self._unread[found.end() :]
         return text
 
+    def press_until(self, key: str, pattern: str) -> str:
+        """Press `key` until `pattern` comes. Python misses an interrupt that comes just before it waits for a key."""
+        for _ in range(9):
+            self.type(key)
+            try:
+                return self.expect(pattern, 5)
+            except AssertionError:
+                continue
+        return self.expect(pattern)
+
     def rest(self, seconds: float = 90) -> str:
         """What comes until the program ends."""
         end = time.monotonic() + seconds
