@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from typer import Option
 
 from ..entrypoints.cli.console import check_writable
 
 OUTPUT = "Output"
+
+
+def write_document(file: str | None, document: Mapping[str, Any]) -> bool:
+    """Write `document` where ``--json`` says; whether that is stdout, which then takes nothing else."""
+    from ..entrypoints.cli.console import note, print_json
+
+    if file == "-":
+        print_json(document)
+    elif file is not None:
+        Path(file).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        note(f"written to {file}")
+    return file == "-"
 
 
 @dataclass(frozen=True, kw_only=True)

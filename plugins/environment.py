@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..core.errors import InvalidInput
 from .names import nearest
@@ -72,6 +73,12 @@ VARIABLES = (
 
 FOREIGN: Mapping[str, str] = {"VLLM_ATTENTION_BACKEND": ATTENTION_BACKEND}
 """Variables of other engines that people expect to work → ours that does."""
+
+
+def data_folder() -> Path:
+    """``$XDG_DATA_HOME/headstock``, or below ``~/.local/share`` where that is unset or not absolute."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local/share") / "headstock"
 
 
 def read(name: str, environ: Mapping[str, str] | None = None, variables: Iterable[Variable] = VARIABLES) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from ..core.attention import AttentionSpec, Device, read_spec, spec_document
 from ..core.version import __version__
 from ..plugins import Plugins
-from ..plugins.environment import TUNED, read, truth
+from ..plugins.environment import TUNED, data_folder, read, truth
 from ..plugins.sources import source_hash
 
 SCHEMA = "headstock.tuned/1"
@@ -55,9 +55,8 @@ class TunedEntry:
 
 
 def default_path() -> Path:
-    """``$XDG_DATA_HOME/headstock/tuned.json``, or below ``~/.local/share`` where that is unset or not absolute."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".local/share") / "headstock" / "tuned.json"
+    """In the user's data folder."""
+    return data_folder() / "tuned.json"
 
 
 def fingerprint(device: Device) -> dict[str, Any]:
@@ -82,6 +81,8 @@ class TunedTable:
         self._plugins = plugins
         self._path = path
         self._entries: tuple[TunedEntry, ...] | None = None
+        self._held: dict[tuple[str, str, str], bool] = {}
+        """Backend, package and hash that were measured → whether they are those of today."""
 
     def __call__(self, spec: AttentionSpec, device: Device, phase: str) -> Measured | None:
         """The backend that was measured for such layers, if any was and still counts."""
@@ -91,7 +92,12 @@ class TunedTable:
             self._entries = self._read(device)
         plain = replace(spec, block_size=PLAIN_BLOCK)
         entry = next((e for e in self._entries if e.phase == phase and e.spec == plain), None)
-        if entry is None or not self._holds(entry):
+        if entry is None:
+            return None
+        measured = (entry.backend, entry.package, entry.source_hash)
+        if measured not in self._held:  # sources are hashed once, not for every layer
+            self._held[measured] = self._holds(entry)
+        if not self._held[measured]:
             return None
         gain = f"{entry.ratio:.2f} times as fast as {entry.against}" if entry.backend != entry.against else "as ranked"
         return Measured(backend=entry.backend, why=f"tuned (measured on this machine: {gain})")

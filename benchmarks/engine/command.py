@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
@@ -15,7 +13,7 @@ from ...entrypoints.cli import options
 from ...entrypoints.cli.console import check_writable
 from ...entrypoints.cli.groups import grouped
 from ...entrypoints.cli.profile import profiled, write_profile
-from ..output import OUTPUT, OutputOptions
+from ..output import OUTPUT, OutputOptions, write_document
 
 if TYPE_CHECKING:
     from ...core.model import ModelFolder
@@ -216,15 +214,11 @@ def _maker(folder: ModelFolder, name: str, arms: ArmOptions, settings: dict[str,
 
 
 def _show(report: Report, output: EngineOutputOptions) -> None:
-    from ...entrypoints.cli.console import note, print_json, print_table
+    from ...entrypoints.cli.console import print_table
     from .tables import heading, markdown, remarks, table
 
-    if output.json == "-":
-        print_json(report.to_dict())
+    if write_document(output.json, report.to_dict()):
         return
-    if output.json is not None:
-        Path(output.json).write_text(json_module.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
-        note(f"written to {output.json}")
     if output.markdown:
         print(markdown(report), end="")
         return

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json as json_module
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -220,16 +218,12 @@ def _describe(task: Task) -> str:
 
 
 def _show(report: Report, json: str | None, markdown: bool) -> None:
-    from ...entrypoints.cli.console import note, print_json
+    from ..output import write_document
     from .tables import markdown as as_markdown
     from .tables import render
 
-    if json == "-":
-        print_json(report.to_dict())
+    if write_document(json, report.to_dict()):
         return
-    if json is not None:
-        Path(json).write_text(json_module.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
-        note(f"written to {json}")
     if markdown:
         print(as_markdown(report), end="")
         return

@@ -29,21 +29,23 @@ def _export(document: Document) -> list[Run]:
     return [Run.from_dict(values) for values in document["runs"]]
 
 
+def _run(kind: str, document: Document, measurements: tuple[Measurement, ...]) -> Run:
+    """Of a benchmark that describes its machine."""
+    machine = document["machine"]
+    return Run.of(
+        kind=kind,
+        source="headstock",
+        when=machine["when"],
+        command=document["command"],
+        machine=machine,
+        versions={name: machine[name] for name in ("headstock", "torch", "python") if name in machine},
+        measurements=measurements,
+    )
+
+
 def _kernels(document: Document) -> list[Run]:
     about = {entrant["name"]: entrant for entrant in document["contenders"]}
-    machine = document["machine"]
-    versions = {name: machine[name] for name in ("headstock", "torch", "python") if name in machine}
-    return [
-        Run.of(
-            kind="kernels",
-            source="headstock",
-            when=machine["when"],
-            command=document["command"],
-            machine=machine,
-            versions=versions,
-            measurements=tuple(m for row in document["rows"] for m in _kernel_row(row, about)),
-        )
-    ]
+    return [_run("kernels", document, tuple(m for row in document["rows"] for m in _kernel_row(row, about)))]
 
 
 def _kernel_row(row: Document, about: Mapping[str, Document]) -> Iterator[Measurement]:
@@ -75,7 +77,7 @@ def _kernel_row(row: Document, about: Mapping[str, Document]) -> Iterator[Measur
 
 
 def _engine(document: Document) -> list[Run]:
-    kind, machine, threads = document["kind"], document["machine"], document["threads"]
+    threads = document["threads"]
     workload = f"{document['model']} {document['workload']} {document['dtype']} {threads} threads"
     measurements = tuple(
         Measurement(
@@ -92,17 +94,7 @@ def _engine(document: Document) -> list[Run]:
         for arm in document["arms"]
         for name, series in (arm["metrics"] or {}).items()
     )
-    return [
-        Run.of(
-            kind=kind,
-            source="headstock",
-            when=machine["when"],
-            command=document["command"],
-            machine=machine,
-            versions={name: machine[name] for name in ("headstock", "torch", "python") if name in machine},
-            measurements=measurements,
-        )
-    ]
+    return [_run(document["kind"], document, measurements)]
 
 
 def _serve(document: Document) -> list[Run]:

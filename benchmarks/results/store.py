@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...core.errors import HeadstockError, InvalidInput
-from ...plugins.environment import DATABASE, read
+from ...plugins.environment import DATABASE, data_folder, read
 from .records import Measurement, Run
 from .schema import MIGRATIONS
 
@@ -147,9 +147,8 @@ class Store:
 
 
 def default_path() -> Path:
-    """``$XDG_DATA_HOME/headstock/results.db``, or below ``~/.local/share`` where that is unset or not absolute."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".local/share") / "headstock" / "results.db"
+    """In the user's data folder."""
+    return data_folder() / "results.db"
 
 
 def _measurement(row: sqlite3.Row) -> Measurement:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
 import math
 import os
 import shlex
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
@@ -19,7 +17,7 @@ from ...entrypoints.cli import options
 from ...entrypoints.cli.extras import require_extra
 from ...entrypoints.cli.groups import grouped
 from ..engine.command import EXIT_FAILED, MEASURING
-from ..output import OUTPUT, OutputOptions
+from ..output import OUTPUT, OutputOptions, write_document
 
 if TYPE_CHECKING:
     from ...core.text import Tokenizer
@@ -247,15 +245,11 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 
 def _show(report: Report, output: OutputOptions) -> None:
-    from ...entrypoints.cli.console import note, print_json, print_table
+    from ...entrypoints.cli.console import print_table
     from .report import heading, markdown, remarks, table
 
-    if output.json == "-":
-        print_json(report.to_dict())
+    if write_document(output.json, report.to_dict()):
         return
-    if output.json is not None:
-        Path(output.json).write_text(json_module.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
-        note(f"written to {output.json}")
     if output.markdown:
         print(markdown(report), end="")
         return

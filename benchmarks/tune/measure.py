@@ -11,6 +11,7 @@ from ...plugins import Guard, Offer
 from ...plugins.sources import source_hash
 from ...selector.judge import Judge
 from ...selector.tuned import PLAIN_BLOCK, TunedEntry
+from ..ab.kernel_level import UNBOUNDED
 from ..ab.verdicts import Ratio, paired_ratio
 from ..kernels.report import Row
 from ..kernels.run import KernelBench, Settings
@@ -18,8 +19,6 @@ from ..kernels.shapes import Shape, shape
 
 PHASE = {"decode": "decode", "prefill": "prefill", "chunk": "prefill"}
 """Phase of a shape → phase of a choice."""
-UNBOUNDED = 1e9
-"""Budget of a row's turns, in seconds: everybody has a turn in every round, however slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ class AttentionGroups:
         for group, plan in zip(self.groups, context.plans, strict=True):
             group.backend.prepare(plan)
 
-    @property
+    @cached_property
     def taped_groups(self) -> tuple[TapedGroup, ...]:
         """The groups as a recording describes them."""
         layers: dict[int, list[str]] = {}
