@@ -66,7 +66,7 @@ OPS: Mapping[str, Op] = {
         ),
         architectures=COMPOSABLE_KERNEL,
     ),
-    "paged_attention_v1": Op(
+    "paged_attention": Op(
         homes={"0.1.7": "aiter.ops.attention:paged_attention_v1"},
         arguments=(
             "out", "workspace_buffer", "query", "key_cache", "value_cache", "scale", "block_tables", "cu_query_lens",

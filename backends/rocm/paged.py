@@ -10,7 +10,7 @@ from torch import Tensor
 from ...core.attention import AttentionBatch, AttentionSpec, Device, KVCache, Limits, Workspace
 from .._aiter_ops import AiterOptions, bind
 
-OP = "paged_attention_v1"
+OP = "paged_attention"
 PARTITION = 256
 """Keys that a program takes."""
 HEAD_SIZES, BLOCK_SIZES, MOST_HEADS = (64, 128), (16, 32), 16
