@@ -1,4 +1,4 @@
-"""`OutputOptions`: where a result goes, the same for all commands that measure more than kernels."""
+"""Where a result goes: options that the commands which measure share."""
 
 from __future__ import annotations
 
@@ -28,18 +28,24 @@ def write_document(file: str | None, document: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """Where the result goes."""
+class ResultOptions:
+    """What everything that is measured can become."""
+
+    markdown: Annotated[bool, Option("--markdown", help="Print the table in Markdown.", rich_help_panel=OUTPUT)] = False
+    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.", rich_help_panel=OUTPUT)] = (
+        False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(ResultOptions):
+    """The same, and a file for the document."""
 
     json: Annotated[
         str | None,
         Option(help="Write one JSON document; - is stdout, in place of the table.", metavar="FILE",
                rich_help_panel=OUTPUT),
     ] = None  # fmt: skip
-    markdown: Annotated[bool, Option("--markdown", help="Print the table in Markdown.", rich_help_panel=OUTPUT)] = False
-    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.", rich_help_panel=OUTPUT)] = (
-        False
-    )
 
     def check(self) -> None:
         """Raise `InvalidInput` before minutes of work whose result could not be written."""

@@ -13,6 +13,7 @@ from ...core.errors import InvalidInput
 from ...entrypoints.cli import options
 from ...entrypoints.cli.console import check_writable
 from ...entrypoints.cli.groups import grouped
+from ..output import OUTPUT, ResultOptions
 
 if TYPE_CHECKING:
     from ..kernels.run import Settings
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 EXIT_GATE = 1
 MOST_RECORDED = 8
 """Batches of a recording that are measured, spread evenly over it."""
-KERNEL, ENGINE, VERDICT, OUTPUT = "Kernels", "Whole engines", "Verdict", "Output"
+KERNEL, ENGINE, VERDICT = "Kernels", "Whole engines", "Verdict"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,20 +150,14 @@ class VerdictOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """Where the result goes."""
+class ReportOptions(ResultOptions):
+    """The same, for a program and for a browser."""
 
     html: Annotated[
         str | None,
         Option(help="Also write one HTML file that needs no network.", metavar="FILE", rich_help_panel=OUTPUT),
     ] = None
-    markdown: Annotated[
-        bool, Option("--markdown", help="Print a summary for a pull request.", rich_help_panel=OUTPUT)
-    ] = False
     json: Annotated[bool, Option("--json", help="Print one JSON document to stdout.", rich_help_panel=OUTPUT)] = False
-    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.", rich_help_panel=OUTPUT)] = (
-        False
-    )
 
     def check(self) -> None:
         """Raise `InvalidInput` before minutes of work whose result could not be written."""
@@ -177,7 +172,7 @@ def ab(
     kernel: KernelOptions,
     workload: WorkloadOptions,
     verdict: VerdictOptions,
-    output: OutputOptions,
+    output: ReportOptions,
     verbose: options.Verbose = False,
 ) -> None:
     """Hold kernels against each other, and say what the measurements carry.
@@ -233,15 +228,15 @@ def _recorded(trace: str) -> tuple[Shape, ...]:
 def _kernels(arms: Sequence[Arm], kernel: KernelOptions, verdict: VerdictOptions) -> AbReport:
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
+    from ..progress import progress
     from .kernel_level import compare_kernels
-    from .showing import progress
     from .verdicts import ROUNDS
 
     settings = kernel.settings(verdict.rounds or ROUNDS)
     plugins = installed_plugins()
     judge = Selector(plugins).judge(find_device("cpu", plugins.hooks))
     checks = 0 if verdict.no_check else len(arms)
-    with progress(len(settings.tasks()) + checks) as bar:
+    with progress("starting the arms", len(settings.tasks()) + checks) as bar:
         return compare_kernels(arms, settings, judge, plugins.guard, bar, check=bool(checks))
 
 
@@ -251,9 +246,9 @@ def _engines(arms: Sequence[Arm], workload: WorkloadOptions, verdict: VerdictOpt
     from ...entrypoints.compose import installed_plugins
     from ...selector import find_device
     from ..engine.workload import Lengths, random_workload, sharegpt_workload
+    from ..progress import progress
     from .engine_level import ROUNDS, EnginePlan, compare_engines, refuse_environments
     from .kernel_level import check_arm
-    from .showing import progress
 
     refuse_environments(arms)
     plugins = installed_plugins()
@@ -287,7 +282,7 @@ def _engines(arms: Sequence[Arm], workload: WorkloadOptions, verdict: VerdictOpt
         max_kl=workload.max_kl,
     )
     checks = 0 if verdict.no_check else len(arms)
-    with progress(len(arms) * (plan.rounds + 2) + checks) as bar:
+    with progress("starting the arms", len(arms) * (plan.rounds + 2) + checks) as bar:
         problems = [bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if checks else "" for arm in arms]
         bar.say("measuring")
         return compare_engines(plan, problems, find_device("cpu", plugins.hooks), plugins.guard, bar.advance)

@@ -17,10 +17,10 @@ from ..kernels.peer import Peer
 from ..kernels.report import Row
 from ..kernels.run import KernelBench, Settings
 from ..machine import describe
+from ..progress import Bar
 from .arms import Arm
 from .lines import kernel_comparison, kernel_line, notes_on, with_problems
 from .report import AbReport, ArmReport
-from .showing import Bar
 
 CHECK_SECONDS = 900
 UNBOUNDED = 1e9

@@ -2,57 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from ...entrypoints.cli.console import note, print_json, print_table
 from .report import AbReport, Line
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-T = TypeVar("T")
-
-
-class Bar:
-    """A progress bar that says what is being done."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def say(self, what: str) -> None:
-        self._progress.update(self._task, description=what)
-
-    def advance(self) -> None:
-        self._progress.advance(self._task)
-
-    def during(self, what: str, call: Callable[[], T]) -> T:
-        """The result of `call`, one step."""
-        self.say(what)
-        result = call()
-        self.advance()
-        return result
-
-    def each(self, what: str, items: Iterable[T]) -> Iterator[T]:
-        """`items`, a step each."""
-        self.say(what)
-        for item in items:
-            yield item
-            self.advance()
-
-
-@contextmanager
-def progress(steps: int) -> Iterator[Bar]:
-    """A bar of so many steps on stderr, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        yield Bar(shown, shown.add_task("starting the arms", total=steps))
 
 
 def show(report: AbReport, *, html: str | None, markdown: bool, json: bool) -> None:

@@ -195,8 +195,8 @@ def _run(
     profile = profiled if output.profile else None
     plan = Plan(kind=kind, model=model, workload=asked, makers=makers, rounds=rounds, warmup=warmup, profile=profile)
     device = find_device(hooks=plugins.hooks)
-    with progress("turns", plan.turns) as advance:
-        report, recorders = measure(plan, find_device("cpu", plugins.hooks), device, plugins.guard, advance)
+    with progress("turns", plan.turns) as bar:
+        report, recorders = measure(plan, find_device("cpu", plugins.hooks), device, plugins.guard, bar.advance)
     _show(report, output)
     if output.profile:
         for line in write_profile(output.profile, recorders):

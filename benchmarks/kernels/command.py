@@ -199,16 +199,14 @@ def _measured(bench: KernelBench, settings: Settings, entrants: list[Entrant]) -
 
 
 def _with_progress(bench: KernelBench, settings: Settings) -> Iterator[Row]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from ..progress import progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks = settings.tasks()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(_describe(tasks[0]), total=len(tasks))
+    with progress(_describe(tasks[0]), len(tasks)) as bar:
         for row, coming in zip(bench.rows(), [*tasks[1:], tasks[-1]], strict=True):
             yield row
-            progress.update(bar, advance=1, description=_describe(coming))
+            bar.advance()
+            bar.say(_describe(coming))
 
 
 def _describe(task: Task) -> str:

@@ -53,7 +53,7 @@ def replay(
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device, read_policy
     from ...selector.ranking import ranked
-    from ..ab.showing import progress
+    from ..progress import progress
     from .run import replay as run
 
     recording = read_recording(file)
@@ -68,7 +68,7 @@ def replay(
         raise BackendError("\n  ".join([f'backend "{offer.label}" cannot run here:', *against]))
     judge.options(offer)  # wrong ones are told of before anything is computed
     kept = _spread(recording, limit)
-    with progress(sum(len(step.groups) for step in kept.steps)) as bar:
+    with progress("replaying", sum(len(step.groups) for step in kept.steps)) as bar:
         found = list(bar.each("replaying", run(kept, offer, judge, plugins.guard)))
     if recording.cut_short:
         note(f"{file} ends inside a step: what was written before is replayed")

@@ -216,8 +216,8 @@ async def _measure(
             max_concurrency=max_concurrency,
             warmups=warmups,
         )
-        with progress("requests", len(asks)) as advance:
-            outcomes, elapsed = await execute(run, client, advance)
+        with progress("requests", len(asks)) as bar:
+            outcomes, elapsed = await execute(run, client, bar.advance)
     return Report(
         command=shlex.join(["headstock", *_without_secrets(sys.argv[1:])]),
         base_url=target.base_url,

@@ -130,12 +130,12 @@ def _measured(
     """With a bar on stderr."""
     import torch
 
-    from ..ab.showing import progress
+    from ..progress import progress
     from .measure import entries_for, rows_for, settings_for
 
     every: list[Row] = []
     entries: list[TunedEntry] = []
-    with progress(len(specs) * len(regimes.shapes(specs[0])) if specs else 0) as bar:
+    with progress("measuring", len(specs) * len(regimes.shapes(specs[0])) if specs else 0) as bar:
         for spec in specs:
             settings = settings_for(spec, regimes, rounds, torch.get_num_threads())
             rows = list(bar.each("measuring", rows_for(settings, offers, judge, guard)))
