@@ -70,11 +70,16 @@ class InputBuilder:
         self._seq_lens = _Buffer((rows,), torch.int32, device)
         self._slot_mappings = [_Buffer((tokens,), torch.int64, device) for _ in sizes.widths]
         self._block_tables = [_Buffer((rows, width), torch.int32, device) for width in sizes.widths]
+        self._sent = None if device == "cpu" else torch.Event(device)
+        """When the device has read the buffers of the host."""
 
     def build(
         self, states: RequestStates, tables: Sequence[BlockTable], num_scheduled_tokens: Mapping[str, int]
     ) -> StepInputs:
         """Inputs for computing so many tokens of each of these requests."""
+        if self._sent is not None:
+            # Nobody has waited for a step that gave no token: its inputs, too, may still be on their way.
+            self._sent.synchronize()
         ids = list(num_scheduled_tokens)
         slots = states.slots(ids)
         query_lens = np.fromiter(num_scheduled_tokens.values(), dtype=np.int64, count=len(ids))
@@ -100,7 +105,7 @@ class InputBuilder:
         )
         key = self._graph_key(rows)
         num_tokens = None if key is None else key.padded_tokens
-        return StepInputs(
+        inputs = StepInputs(
             request_ids=tuple(ids[i] for i in order),
             slots=slots,
             query_lens=query_lens,
@@ -111,6 +116,9 @@ class InputBuilder:
             batches=self._batches(rows, key),
             graph=key,
         )
+        if self._sent is not None:
+            self._sent.record()
+        return inputs
 
     def blank(self, size: int) -> StepInputs:
         """Inputs to capture a graph of `size` single-token rows with: they read the null block and write nothing."""

@@ -168,3 +168,28 @@ def test_sampled_tokens_are_appended_by_slot() -> None:
     states.append(slots[::-1], np.array([7, 8]))
     assert states.token_ids[slots, 4].tolist() == [8, 7]
     assert states.num_tokens[slots].tolist() == [5, 5]
+
+
+def test_buffers_are_filled_again_only_when_the_device_has_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Steps of prompts give no token that anybody waits for, so the host may be several of them ahead of a card.
+    events: list[tuple[str, list[int]]] = []
+
+    class Event:
+        def __init__(self, device: str) -> None:
+            self.record, self.synchronize = (
+                lambda what=what: events.append((what, builder._input_ids.host(3).tolist()))
+                for what in ("record", "synchronize")
+            )
+
+    zeros = torch.zeros
+
+    def unpinned(*shape, pin_memory, **options):
+        return zeros(*shape, **options)
+
+    monkeypatch.setattr(torch, "zeros", unpinned)
+    monkeypatch.setattr(torch, "Event", Event)
+    builder = InputBuilder(SIZES, "meta", decode_query_len=1)
+    for name in "ab":
+        build([(name, 3, 0, [1])], {name: 3}, builder)
+    first, second = [100, 101, 102], [200, 201, 202]
+    assert events == [("synchronize", [0, 0, 0]), ("record", first), ("synchronize", first), ("record", second)]
