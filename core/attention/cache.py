@@ -17,6 +17,9 @@ from .spec import AttentionSpec
 if TYPE_CHECKING:
     from .params import LayerParams
 
+ALIGNMENT = 256
+"""Elements in whose multiples planes in one piece of memory begin: kernels load from addresses they believe aligned."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane:
@@ -30,17 +33,29 @@ class Plane:
     @property
     def elements(self) -> int:
         """Elements of storage the plane takes."""
-        strides = self.strides or torch.empty(self.shape, device="meta").stride()
-        return 1 + sum((n - 1) * s for n, s in zip(self.shape, strides, strict=True)) if all(self.shape) else 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self._steps, strict=True)) if all(self.shape) else 0
+
+    @property
+    def _steps(self) -> tuple[int, ...]:
+        return self.strides or torch.empty(self.shape, device="meta").stride()
 
     def allocate(self, device: str) -> Tensor:
-        """A zeroed tensor. On CPUs memory is taken as it is written: numpy asks for zero pages, torch writes them."""
+        """A zeroed tensor."""
+        return self.stack(1, device)[0]
+
+    def stack(self, count: int, device: str) -> Tensor:
+        """`count` zeroed tensors in one piece of memory, (count, …).
+
+        On CPUs memory is taken as it is written: numpy asks for zero pages, torch writes them.
+        """
+        apart = -(-self.elements // ALIGNMENT) * ALIGNMENT
+        total = (count - 1) * apart + self.elements
         if device == "cpu":
-            nbytes = self.elements * self.dtype.itemsize
-            storage = torch.frombuffer(np.zeros(max(nbytes, 1), dtype=np.uint8), dtype=self.dtype, count=self.elements)
+            pages = np.zeros(max(total * self.dtype.itemsize, 1), dtype=np.uint8)
+            storage = torch.frombuffer(pages, dtype=self.dtype, count=total)
         else:
-            storage = torch.zeros(self.elements, dtype=self.dtype, device=device)
-        return storage.view(self.shape) if self.strides is None else storage.as_strided(self.shape, self.strides)
+            storage = torch.zeros(total, dtype=self.dtype, device=device)
+        return storage.as_strided((count, *self.shape), (apart, *self._steps))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +87,10 @@ class KVLayout(ABC):
 
     @abstractmethod
     def planes(self, spec: AttentionSpec, num_blocks: int) -> Mapping[str, Plane]:
-        """The planes that hold `num_blocks` blocks of `spec.block_size` tokens, block 0 being the null block."""
+        """The planes that hold `num_blocks` blocks of `spec.block_size` tokens, block 0 being the null block.
+
+        The first dimension of each counts blocks, whatever its strides.
+        """
 
     @abstractmethod
     def scatter_rows(self, plane: Tensor, rows: Tensor, slots: Tensor) -> None:

@@ -24,8 +24,7 @@ from ..attention import (
     Limits,
     Workspace,
 )
-from ..errors import CapacityError
-from ..kv import FULL_RETENTION, KVCacheConfig, KVGroupSpec, KVLayer, places, window_retention
+from ..kv import KVGroupSpec
 from ..live import Tape, TapedGroup
 from ..trace import recorder
 from .taped import taped_layers
@@ -42,7 +41,7 @@ class AttentionGroup:
 
 
 class AttentionGroups:
-    """Owner of the backend instances and the layers' caches."""
+    """Owner of the backend instances, each bound to its layers and their caches."""
 
     def __init__(self, selection: AttentionSelection, device: Device, limits: Limits) -> None:
         self._selection = selection
@@ -139,43 +138,3 @@ def _slots(batch: AttentionBatch) -> torch.Tensor:
     if batch.block_table is not None:
         raise ValueError("a batch over a cache needs a slot mapping")
     return torch.empty(0, dtype=torch.int64)
-
-
-def kv_layers(selection: AttentionSelection, specs: Mapping[str, AttentionSpec]) -> dict[str, KVLayer]:
-    """What each layer's cache costs and keeps. Layers with equal planes can take turns in the same memory."""
-    layers: dict[str, KVLayer] = {}
-    for name, spec in specs.items():
-        planes = selection.layout.planes(spec, 1)
-        left = spec.window[0] if spec.window is not None and spec.causal else -1
-        layers[name] = KVLayer(
-            form=tuple(planes.items()),
-            bytes_per_block=sum(plane.elements * plane.dtype.itemsize for plane in planes.values()),
-            retention=window_retention(left + 1) if left >= 0 else FULL_RETENTION,
-        )
-    return layers
-
-
-def allocate_caches(
-    selection: AttentionSelection, specs: Mapping[str, AttentionSpec], kv: KVCacheConfig, device: Device
-) -> dict[str, KVCache]:
-    """A zeroed cache a layer, shared by layers of different KV groups, which own different blocks of it.
-
-    Raises `CapacityError` where a backend cannot address one that large.
-    """
-    for name, spec in specs.items():
-        choice = selection.choices[name]
-        limit = choice.cls.capabilities(device).max_cache_elements
-        for plane_name, plane in selection.layout.planes(spec, kv.num_blocks).items():
-            if plane.elements > limit:
-                most = kv.num_blocks * limit // plane.elements
-                raise CapacityError(
-                    f"backend {choice.backend} addresses at most {limit} elements of a KV plane; with {kv.num_blocks} "
-                    f"blocks, {plane_name} of {name} has {plane.elements}. Use at most {most}, or another backend."
-                )
-    where = places([group.layer_names for group in kv.groups], kv_layers(selection, specs))
-    first = {place: name for name, place in reversed(where.items())}
-    made = {
-        place: selection.layout.allocate(specs[name], kv.num_blocks, device.torch_device)
-        for place, name in first.items()
-    }
-    return {name: made[place] for name, place in where.items()}

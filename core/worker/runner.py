@@ -1,4 +1,5 @@
-"""The runner puts the components in sequence: states, inputs, attention plans, model, sampler. It owns nothing else."""
+"""The runner puts the components in sequence: states, caches, inputs, attention plans, model, sampler. It owns nothing
+else."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from ..trace import span
 from .attention import AttentionGroups
 from .block_tables import BlockTable
+from .caches import LayerCaches
 from .graphs import Recorder, StepGraphs
 from .inputs import BufferSizes, InputBuilder, StepInputs
 from .states import Ints, RequestStates
@@ -47,6 +49,7 @@ class ModelRunner:
         self,
         model: Model,
         attention: AttentionGroups,
+        caches: LayerCaches,
         limits: RunnerLimits,
         device: str,
         recorder: Recorder | None = None,
@@ -54,6 +57,7 @@ class ModelRunner:
         """With a `recorder`, `capture` is to be called before the first step."""
         self._model = model
         self._attention = attention
+        self._caches = caches
         self._limits = limits
         self._device = device
         self.forget_requests()
@@ -97,6 +101,7 @@ class ModelRunner:
             self._update(output)
             if not output.num_scheduled_tokens:
                 return ModelRunnerOutput()
+            self._caches.zero_fresh(output)
             inputs = self._inputs.build(self._states, self._tables, output.num_scheduled_tokens)
         hidden = self._forward(inputs)
         with span("sample"):

@@ -11,7 +11,8 @@ from ..kv import KVCacheConfig, KVGroupSpec, group_layers
 from ..model import ModelDescription, ModelFolder, load_model
 from ..params import SamplingParams
 from ..scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
-from .attention import AttentionGroups, allocate_caches, kv_layers
+from .attention import AttentionGroups
+from .caches import LayerCaches, kv_layers
 from .graphs import Recorder, graph_sizes, recorder_for
 from .memory import HOST_MEMORY, KVBudget, cpu_budget, device_budget, given_budget, taking_memory
 from .runner import ModelRunner, RunnerLimits
@@ -130,8 +131,9 @@ class Worker:
             max_blocks_per_req=-(-config.max_model_len // self._selection.block_size),
             capture_sizes=sizes,
         )
+        caches = LayerCaches(self._selection, self._specs, kv, config.device)
         attention = AttentionGroups(self._selection, config.device, limits)
-        attention.bind(self._layers(), allocate_caches(self._selection, self._specs, kv, config.device), kv.groups)
+        attention.bind(self._layers(), caches.by_layer, kv.groups)
         runner_limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_num_tokens=config.max_num_batched_tokens,
@@ -140,7 +142,7 @@ class Worker:
             groups=kv.groups,
             graph_sizes=sizes,
         )
-        return ModelRunner(self._model, attention, runner_limits, config.device.torch_device, recorder)
+        return ModelRunner(self._model, attention, caches, runner_limits, config.device.torch_device, recorder)
 
     def use(self, specs: Mapping[str, AttentionSpec], selection: AttentionSelection) -> None:
         """Other backends for the layers of the loaded model; a cache for them is allocated next."""

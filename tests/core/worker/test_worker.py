@@ -61,7 +61,7 @@ def test_a_card_of_intels_is_asked_by_its_own_calls(monkeypatch: pytest.MonkeyPa
 def test_memory_that_is_refused_is_told_with_what_it_was_for(
     folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headstock.core.worker.worker.allocate_caches", lambda *_: torch.empty(2**60))
+    monkeypatch.setattr("headstock.core.worker.worker.LayerCaches", lambda *_: torch.empty(2**60))
     with pytest.raises(CapacityError, match=r"not enough memory for a KV cache of .* \(max_num_seqs 8, max_num_bat"):
         tiny_engine(folder)
     with pytest.raises(RuntimeError, match="another"), taking_memory("nothing"):
