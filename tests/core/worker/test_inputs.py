@@ -183,7 +183,7 @@ def test_buffers_are_filled_again_only_when_the_device_has_read_them(monkeypatch
 
     zeros = torch.zeros
 
-    def unpinned(*shape, pin_memory, **options):
+    def unpinned(*shape, pin_memory=False, **options):
         return zeros(*shape, **options)
 
     monkeypatch.setattr(torch, "zeros", unpinned)
