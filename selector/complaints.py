@@ -40,8 +40,9 @@ def refused(refusals: Iterable[Refusal], judge: Judge, offers: Sequence[Offer], 
 def disputed(picks: Sequence[Pick], judge: Judge) -> str:
     """The picks do not agree on a block size or layout: both sides."""
     sizes = {pick: judge.standing(pick.offer)[1].block_sizes for pick in picks if pick.task.spec.kv_source == "cache"}
-    if not any(all(name in judge.layouts_of(pick.offer) for pick in sizes) for name in judge.layouts):
-        what, offer = "layout of the KV cache", {p: ", ".join(judge.layouts_of(p.offer)) for p in sizes}
+    layouts = {pick: judge.layouts_of(pick.offer, pick.task.spec) for pick in sizes}
+    if not any(all(name in layouts[pick] for pick in sizes) for name in judge.layouts):
+        what, offer = "layout of the KV cache", {pick: ", ".join(names) for pick, names in layouts.items()}
     else:
         what, offer = "block size", {p: str(s) for p, s in sizes.items()}
     lines = [f"the attention backends do not agree on a {what}:"]

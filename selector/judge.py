@@ -83,9 +83,10 @@ class Judge:
             self._options[offer] = parsed
         return self._options[offer]
 
-    def layouts_of(self, offer: Offer) -> tuple[str, ...]:
-        """The layouts it reads and we know, best first."""
-        return tuple(name for name in self.standing(offer)[1].layouts if name in self.layouts)
+    def layouts_of(self, offer: Offer, spec: AttentionSpec | None = None) -> tuple[str, ...]:
+        """The layouts it reads and we know, best first; of those, the ones that hold layers like `spec`."""
+        known = tuple(name for name in self.standing(offer)[1].layouts if name in self.layouts)
+        return known if spec is None else tuple(name for name in known if not self.layouts[name].refusals(spec))
 
     def kernel_block(self, offer: Offer, block_size: int) -> int:
         """Blocks that a backend reads where the cache's are of `block_size`: smaller ones only of a size asked for."""
@@ -135,12 +136,21 @@ class Judge:
         return tuple(str(m) for m in found if terms.block_size is not None or m.field != "block_size")
 
     def _layout_mismatches(self, offer: Offer, spec: AttentionSpec, terms: Terms, divided: bool) -> list[Mismatch]:
-        known = (DIVISIBLE,) if divided else self.layouts_of(offer)
-        if spec.kv_source != "cache" or (known if terms.layout is None else terms.layout in known):
+        if spec.kv_source != "cache":
             return []
-        asked = terms.layout or f"one of {', '.join(self.layouts)}"
-        offered = known if divided else self.standing(offer)[1].layouts
-        return [Mismatch(field="layout", asked=asked, offered=", ".join(offered) or None)]
+        known = (DIVISIBLE,) if divided else self.layouts_of(offer)
+        wanted = [name for name in known if terms.layout in (None, name)]
+        if not wanted:
+            asked = terms.layout or f"one of {', '.join(self.layouts)}"
+            offered = known if divided else self.standing(offer)[1].layouts
+            return [Mismatch(field="layout", asked=asked, offered=", ".join(offered) or None)]
+        asked = spec if terms.block_size is None else replace(spec, block_size=terms.block_size)
+        refused = [self._held(name, asked, sized=terms.block_size is not None) for name in wanted]
+        return [] if not all(refused) else [m for each in refused for m in each]
+
+    def _held(self, layout: str, spec: AttentionSpec, *, sized: bool) -> list[Mismatch]:
+        """Why the layout cannot hold such layers, in blocks of any size where none is settled."""
+        return [m for m in self.layouts[layout].refusals(spec) if sized or m.field != "block_size"]
 
     def _parsed_options(self, offer: Offer) -> Any:
         cls = offer.load()

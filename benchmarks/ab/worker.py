@@ -61,7 +61,7 @@ class ArmKernel:
         spec = shape.spec(case.dtype, self.block_size)
         if reasons := self._judge.reasons(self._offer, spec, Terms(block_size=spec.block_size)):
             raise BackendError("; ".join(reasons))
-        layout = self._judge.layouts[self._judge.layouts_of(self._offer)[0]]
+        layout = self._judge.layouts[self._judge.layouts_of(self._offer, spec)[0]]
         pool = Pool.read(Path(case.folder), shape.heads, case.dtype, case.pool_tokens, case.query_tokens)
         device = self._judge.device
         self._contender = BackendContender(self.name, self._cls, self._options, spec, layout, device, shape, pool)

@@ -127,7 +127,7 @@ class KernelBench:
             if reasons := self._judge.reasons(offer, spec, terms):
                 yield name, Measurement(name=name, reason="does not fit: " + "; ".join(reasons))
                 continue
-            cls, layout = offer.load(), self._judge.layouts[self._judge.layouts_of(offer)[0]]
+            cls, layout = offer.load(), self._judge.layouts[self._judge.layouts_of(offer, spec)[0]]
             assert cls is not None  # a backend that cannot be loaded has reasons
             make = (name, cls, self._judge.options(offer), spec, layout, self.device, shape, pool)
             yield name, self._made(name, self._guard.attempt(lambda make=make: BackendContender(*make)))

@@ -62,7 +62,7 @@ def _one(shape: Shape, dtype: str, pool: Pool, offer: Offer, judge: Judge, guard
     spec: AttentionSpec = shape.spec(dtype, fitting_block_size(16, judge.standing(offer)[1]))
     if reasons := judge.reasons(offer, spec, Terms(block_size=spec.block_size)):
         return {"verdict": "does not fit", "reason": "; ".join(reasons)}
-    cls, layout = offer.load(), judge.layouts[judge.layouts_of(offer)[0]]
+    cls, layout = offer.load(), judge.layouts[judge.layouts_of(offer, spec)[0]]
     assert cls is not None  # a backend that cannot be loaded has reasons
 
     def compute() -> tuple[torch.Tensor, float]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .capabilities import Mismatch
 from .formats import dequantize, kv_format, quantize
 from .spec import AttentionSpec
 
@@ -79,17 +80,21 @@ class KVLayout(ABC):
     """A named order of K and V in memory. Plugins add layouts by the hook `headstock_kv_layouts`.
 
     A layout is more than an order of axes: the packed K of ROCm's kernels has no strided (block, token, head) view. So
-    a
-    layout says which planes it needs, and how rows get in and out; a kernel that reads the layout knows the rest.
+    a layout says which planes it needs, and how rows get in and out; a kernel that reads the layout knows the rest.
     """
 
     name: ClassVar[str]
+
+    def refusals(self, spec: AttentionSpec) -> tuple[Mismatch, ...]:
+        """Why it cannot hold the K and V of layers like `spec`; empty means it can."""
+        return ()
 
     @abstractmethod
     def planes(self, spec: AttentionSpec, num_blocks: int) -> Mapping[str, Plane]:
         """The planes that hold `num_blocks` blocks of `spec.block_size` tokens, block 0 being the null block.
 
-        The first dimension of each counts blocks, whatever its strides.
+        The first dimension of each counts blocks, whatever its strides. Raises `InvalidInput` where `refusals` has a
+        reason.
         """
 
     @abstractmethod

@@ -326,8 +326,34 @@ class TestLayout:
         assert [r.reasons for r in rejected] == [("layout: asked nhd, offered hnd",)]
 
     def test_a_layout_that_nobody_knows_counts_as_none(self):
-        text = refusal(world(by_name={"a": backend(layouts=("xpacked",))}), attention_backend="a")
-        assert "layout: asked one of nhd, hnd, offered xpacked" in text
+        text = refusal(world(by_name={"a": backend(layouts=("tiled",))}), attention_backend="a")
+        assert "layout: asked one of nhd, hnd, x_packed, shuffle, offered tiled" in text
+
+    def test_one_that_cannot_hold_the_layer_is_passed_over(self):
+        plugins = world(by_name={"a": backend("A", layouts=("x_packed", "nhd"))})
+        for size, name in ((64, "x_packed"), (18, "nhd")):
+            selection = select(plugins, layers(spec(head_size=size)), attention_backend="a")
+            assert selection.layout.name == name
+
+    def test_where_none_can_hold_it_the_reason_names_layout_and_size(self):
+        plugins = world(by_name={"a": backend("A", layouts=("x_packed", "shuffle"))})
+        text = refusal(plugins, layers(spec(head_size=18)), attention_backend="a")
+        assert "head_size: asked 18, offered multiples of 4 in x_packed" in text
+        assert "head_size: asked 18, offered multiples of 4 in shuffle" in text
+
+    def test_a_block_size_that_the_layout_cannot_hold_is_none(self):
+        plugins = world(by_name={"a": backend("A", layouts=("shuffle",))})
+        assert select(plugins, layers(spec(block_size=2)), attention_backend="a").block_size == 16
+        text = refusal(plugins, attention_backend="a", block_size=2)
+        assert "block_size: asked 2, offered multiples of 4 in shuffle" in text
+
+    def test_one_that_reads_packed_planes_only_and_one_that_does_not_are_both_shown(self):
+        text = refusal(self.two(("x_packed",), ("nhd", "hnd")), attention_policy=self.POLICY)
+        assert text.splitlines()[:3] == [
+            "the attention backends do not agree on a layout of the KV cache:",
+            "  a for model.layers.0.self_attn.attn: x_packed",
+            "  b for model.layers.1.self_attn.attn: nhd, hnd",
+        ]
 
 
 class TestUnavailable:

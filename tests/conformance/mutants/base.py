@@ -11,7 +11,6 @@ from torch import Tensor
 from headstock.core.attention import (
     ANY,
     KV_FORMATS,
-    LAYOUTS,
     AttentionBackend,
     AttentionBatch,
     Capabilities,
@@ -40,7 +39,7 @@ EVERYTHING: dict[str, Any] = {
     "sinks": True,
     "lse": True,
     "batch_invariant": True,
-    "layouts": tuple(LAYOUTS),
+    "layouts": ("nhd", "hnd"),
     "graph": GraphSupport.ALWAYS,
     "zero_length_rows": True,
     "max_cache_elements": 2**63 - 1,
