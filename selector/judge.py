@@ -56,7 +56,7 @@ class Judge:
         """Options that plugins give to every backend which has them."""
         self._standing: dict[Offer, tuple[tuple[str, ...], Capabilities]] = {}
         self._reasons: dict[tuple[Offer, AttentionSpec, Terms], tuple[str, ...]] = {}
-        self._options: dict[Offer, Any] = {}
+        self._options: dict[tuple[Offer, str], Any] = {}
 
     def standing(self, offer: Offer) -> tuple[tuple[str, ...], Capabilities]:
         """What speaks against a backend on this device whatever the layer; and what it can do, where nothing does.
@@ -74,14 +74,15 @@ class Judge:
             found = self._reasons[offer, spec, terms] = self._weigh(offer, spec, terms)
         return found
 
-    def options(self, offer: Offer) -> Any:
-        """The options a backend gets; raises `InvalidInput` where it refuses the user's."""
-        if offer not in self._options:
-            parsed = self._parsed_options(offer)
+    def options(self, offer: Offer, tuned: Mapping[str, Any] | None = None) -> Any:
+        """The options a backend gets: the user's, then `tuned` ones; raises `InvalidInput` where it refuses them."""
+        asked = (offer, repr(tuned))
+        if asked not in self._options:
+            parsed = self._parsed_options(offer, tuned or {})
             if isinstance(parsed, Failure):
                 raise InvalidInput(f"attention_backend_config[{offer.label!r}]", _text(parsed))
-            self._options[offer] = parsed
-        return self._options[offer]
+            self._options[asked] = parsed
+        return self._options[asked]
 
     def layouts_of(self, offer: Offer, spec: AttentionSpec | None = None) -> tuple[str, ...]:
         """The layouts it reads and we know, best first; of those, the ones that hold layers like `spec`."""
@@ -115,7 +116,7 @@ class Judge:
             return (f"capabilities() are malformed: {wrong}",), nothing
         if offered == nothing:
             return (f"does not run on {self.device.platform} ({self.device.arch})",), nothing
-        if offer not in self._asked_options and isinstance(needed := self._parsed_options(offer), Failure):
+        if offer not in self._asked_options and isinstance(needed := self._parsed_options(offer, {}), Failure):
             return (f"needs options: {_text(needed)}",), offered
         return (), offered
 
@@ -152,14 +153,14 @@ class Judge:
         """Why the layout cannot hold such layers, in blocks of any size where none is settled."""
         return [m for m in self.layouts[layout].refusals(spec) if sized or m.field != "block_size"]
 
-    def _parsed_options(self, offer: Offer) -> Any:
+    def _parsed_options(self, offer: Offer, tuned: Mapping[str, Any]) -> Any:
         cls = offer.load()
         assert cls is not None  # only what can be loaded is asked for options
 
         def parse() -> object:
             known = {f.name for f in fields(cls.Options)}
             given = {name: value for name, value in self._defaults.items() if name in known}
-            parsed = cls.parse_options(given | dict(self._asked_options.get(offer, {})))
+            parsed = cls.parse_options(given | dict(tuned) | dict(self._asked_options.get(offer, {})))
             hash(parsed)  # layers whose backend, spec and options are equal share an instance
             return parsed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +21,11 @@ from ..core.errors import BackendError, InvalidInput
 from ..plugins import ALIASES, AUTO, Failure, Offer, Plugins
 from ..plugins.names import key
 from .complaints import disputed, named, refused
-from .judge import Judge
+from .judge import Judge, Terms
 from .policy import MASKED, PHASES, Policy, Wish, Wishes
 from .ranking import LAST_RESORT, ranked
 from .settle import Pick, Settlement, Settler, Task
-from .tuned import Measured
-
-Tuned = Callable[[AttentionSpec, Device, str], Measured | None]
-"""The backend that was measured to be fastest for a spec on a device in a phase, if any was."""
+from .tuned import Tuned
 
 
 class Selector:
@@ -77,7 +74,7 @@ class Selector:
             self._try_plugins()
         judge, ranking = self.judge(device, block_size), ranked(device, self.plugins)
         offers = self.offers(ranking)
-        settlement = Settler(judge, ranking, lambda task: self._measured(task, device)).settle(
+        settlement = Settler(judge, ranking, lambda task: self._measured(task, judge, ranking)).settle(
             tasks,
             block_size,
             complain=lambda refusals: refused(refusals, judge, offers, ranking),
@@ -163,14 +160,43 @@ class Selector:
 
     def _apart(self, spec: AttentionSpec, device: Device) -> bool:
         """Whether the phases of a layer were measured to be for different backends."""
-        found = [self._tuned(spec, device, phase) for phase in PHASES] if self._tuned else []
+        found = [self._tuned.fastest(spec, device, phase) for phase in PHASES] if self._tuned else []
         return len({measured.backend for measured in found if measured}) > 1
 
-    def _measured(self, task: Task, device: Device) -> tuple[Offer, str] | None:
-        """Who was measured to be fastest for a task that is left open, and why."""
-        found = self._tuned(task.spec, device, task.phase or PHASES[0]) if self._tuned else None
+    def _measured(self, task: Task, judge: Judge, ranking: Sequence[Offer]) -> tuple[Offer, str] | None:
+        """Who was measured to be fastest for a task that is left open, and why.
+
+        That choice stays where a backend has come or changed since: which of them is faster nobody knows, so it is
+        said, and how to find out.
+        """
+        found = self._tuned.fastest(task.spec, judge.device, task.phase or PHASES[0]) if self._tuned else None
         offer = self.plugins.backends.get(found.backend) if found else None
-        return (offer, found.why) if found and offer else None
+        if found is None or offer is None:
+            return None
+        others = [other for other in ranking if other.label not in LAST_RESORT | found.known]
+        new = ", ".join(other.label for other in others if not judge.reasons(other, task.spec, Terms()))
+        if not new:
+            return offer, found.why
+        self.plugins.guard.warn(
+            f"{offer.label} is used, as headstock tune chose it when {new} was not measured or was another version; "
+            "run headstock tune again"
+        )
+        return offer, f"{found.why}; not measured then: {new}"
+
+    def _tuned_options(self, pick: Pick, judge: Judge) -> dict[str, Any]:
+        """The configuration in which the picked backend was measured to be fastest, for the pick's phases; none where
+        the user gives the backend options."""
+        label, spec, found = pick.offer.label, pick.task.spec, dict[str, Any]()
+        if self._tuned is None or any(self.plugins.backends.find(name) is pick.offer for name in self.policy.options):
+            return found
+        for phase in (pick.task.phase,) if pick.task.phase in PHASES else PHASES:
+            found |= self._tuned.options(label, spec, judge.device, phase)
+        try:
+            judge.options(pick.offer, found)
+        except InvalidInput as refusal:
+            self.plugins.guard.warn(f"the tuned configuration is not used: {refusal}; run headstock tune again")
+            return {}
+        return found
 
     def _choices(
         self, specs: Mapping[str, AttentionSpec], settlement: Settlement, judge: Judge
@@ -183,14 +209,17 @@ class Selector:
 
     def _choice(self, parts: list[Pick], block_size: int, judge: Judge) -> AttentionChoice:
         offers = [pick.offer for pick in parts]
+        configured = [self._tuned_options(pick, judge) for pick in parts]
         if all(offer is offers[0] for offer in offers):
             backend, cls = offers[0].label, self._class(parts[0], block_size, judge)
-            options = judge.options(offers[0])
+            options = judge.options(offers[0], {name: v for tuned in configured for name, v in tuned.items()})
         else:
             backend = ",".join(f"{pick.task.phase}={pick.offer.label}" for pick in parts)
             cls = self._composite(tuple(self._class(pick, block_size, judge) for pick in parts))
-            options = PhaseOptions(**{pick.task.phase: judge.options(pick.offer) for pick in parts})
-        origins = [f"{p.task.phase}: {p.origin}" if p.task.phase else p.origin for p in parts]
+            options = PhaseOptions(
+                **{p.task.phase: judge.options(p.offer, tuned) for p, tuned in zip(parts, configured, strict=True)}
+            )
+        origins = [_origin(pick, tuned) for pick, tuned in zip(parts, configured, strict=True)]
         rejected = dict.fromkeys(rejection for pick in parts for rejection in pick.rejected)
         return AttentionChoice(
             backend=backend,
@@ -252,6 +281,13 @@ def _task(
         asked=tuple(wish.backend for wish in asked),
         origin=" and ".join(dict.fromkeys(wish.origin for wish in asked)),
     )
+
+
+def _origin(pick: Pick, tuned: Mapping[str, Any]) -> str:
+    """Who decided, for which phase, and on what configuration."""
+    options = ", ".join(f"{name}={value}" for name, value in tuned.items())
+    origin = f"{pick.origin}; tuned to {options}" if options else pick.origin
+    return f"{pick.task.phase}: {origin}" if pick.task.phase else origin
 
 
 def _build_error(offer: Offer) -> str:

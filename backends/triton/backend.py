@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from ...core.attention import (
     Workspace,
 )
 from . import environment
+from .configurations import configurations
 from .formats import formats_on, storage_constants
 from .tuning import Tile, TritonOptions, Tuning, family_of, power_of_two
 
@@ -119,6 +120,10 @@ class TritonBackend(AttentionBackend[Plan]):
     def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
         offered = environment.offered_instead(device)
         return (Mismatch(field="device", asked=device.platform, offered=offered),) if offered else ()
+
+    @classmethod
+    def configurations(cls, spec: AttentionSpec, device: Device, phase: str) -> tuple[Mapping[str, object], ...]:
+        return configurations(spec, device, phase)
 
     @classmethod
     def availability(cls) -> Availability:

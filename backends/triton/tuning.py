@@ -26,10 +26,11 @@ class TritonOptions:
     prefill_keys: int = 0
     """Keys that a tile takes at a time."""
     prefill_warps: int = 0
+    prefill_stages: int = 0
+    """Loads in flight: the depth of the software pipeline."""
     decode_keys: int = 0
     decode_warps: int = 0
-    stages: int = 0
-    """Loads in flight: the depth of the software pipeline."""
+    decode_stages: int = 0
     splits: int = 0
     """Parts of the keys, each with programs of its own, where there are fewer tiles than the card has units."""
 
@@ -41,7 +42,7 @@ class TritonOptions:
                 raise InvalidInput(name, f"must be a whole number, 0 for the table's, not {value!r}")
             if value and value < low:
                 raise InvalidInput(name, f"must be at least {low}, not {value}")
-            if value & (value - 1) and name not in ("stages", "splits"):
+            if value & (value - 1) and not name.endswith(("stages", "splits")):
                 raise InvalidInput(name, f"must be a power of two, not {value}")
         if self.splits > MOST_SPLITS:
             raise InvalidInput("splits", f"must be at most {MOST_SPLITS}, not {self.splits}")
@@ -188,10 +189,10 @@ def _use(programs: int, units: int) -> float:
 
 
 def _fitted(tile: Tile, phase: str, spec: AttentionSpec, family: Family, options: TritonOptions) -> Tile:
-    keys, warps = getattr(options, f"{phase}_keys"), getattr(options, f"{phase}_warps")
-    tile = replace(tile, keys=keys or tile.keys, warps=warps or tile.warps, stages=options.stages or tile.stages)
+    keys, warps, stages = (getattr(options, f"{phase}_{name}") for name in ("keys", "warps", "stages"))
+    tile = replace(tile, keys=keys or tile.keys, warps=warps or tile.warps, stages=stages or tile.stages)
     while shared_bytes(tile, spec) > family.shared_bytes:
-        if not options.stages and tile.stages > 1:
+        if not stages and tile.stages > 1:
             tile = replace(tile, stages=tile.stages - 1)
         elif not keys and tile.keys > 16:
             tile = replace(tile, keys=tile.keys // 2)

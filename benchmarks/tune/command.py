@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...core.attention import AttentionSpec, Device
     from ...plugins import Offer
     from ...selector.judge import Judge
-    from ...selector.tuned import TunedEntry
+    from ...selector.tuned_file import TunedEntry
     from ..kernels.report import Row
     from .measure import Regimes
 
@@ -54,7 +54,7 @@ def tune(
     from ...core.model import read_config, resolve_dtype, resolve_model
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
-    from ...selector.tuned import fingerprint, write_tuned
+    from ...selector.tuned_file import fingerprint, write_tuned
     from .measure import Regimes, measurable
 
     regimes = Regimes(batches=_numbers("batches", batches), contexts=_numbers("contexts", contexts))
@@ -63,12 +63,12 @@ def tune(
     device = find_device("cpu", plugins.hooks)
     selector = Selector(plugins)
     judge = selector.judge(device)
-    offers = _offers(backends, selector, judge)
+    offers, left_out = _offers(backends, selector, judge)
     config = read_config(resolve_model(model, weights=False).path)
-    specs, left_out = measurable(config.attention_specs(resolve_dtype(dtype, config, device)).values())
-    for spec in left_out:
+    specs, others = measurable(config.attention_specs(resolve_dtype(dtype, config, device)).values())
+    for spec in others:
         note(f"layers with heads of {spec.head_size} and {spec.head_size_v} channels are not measured")
-    rows, entries = _measured(specs, regimes, rounds, offers, judge, plugins.guard)
+    rows, entries = _measured(specs, regimes, rounds, offers, left_out, judge, plugins.guard)
     if not entries:
         raise _nothing(rows)
     write_tuned(path, fingerprint(device), entries)
@@ -93,7 +93,7 @@ def _path(output: str | None) -> Path:
     """Raises `InvalidInput` before minutes of work whose result could not be written."""
     from ...entrypoints.cli.console import check_writable
     from ...plugins.environment import TUNED, read, truth
-    from ...selector.tuned import default_path
+    from ...selector.tuned_file import default_path
 
     asked = output or read(TUNED)
     path = Path(asked).expanduser() if asked and truth(asked) is not False else default_path()
@@ -105,14 +105,15 @@ def _path(output: str | None) -> Path:
     return path
 
 
-def _offers(words: str | None, selector: Any, judge: Judge) -> list[Offer]:
-    """Those of the automatic order that run here, or those asked for, in the order of the ranking."""
+def _offers(words: str | None, selector: Any, judge: Judge) -> tuple[list[Offer], list[Offer]]:
+    """Those to be measured, in the order of the ranking: of the automatic order that run here, or those asked for. And
+    those of the automatic order that run here, too."""
     from ...selector.ranking import LAST_RESORT, ranked
 
     ranking = ranked(judge.device, selector.plugins)
-    if words is None:
-        found = [offer for offer in ranking if offer.label not in LAST_RESORT and not judge.standing(offer)[0]]
-    else:
+    here = [offer for offer in ranking if offer.label not in LAST_RESORT and not judge.standing(offer)[0]]
+    found = here
+    if words is not None:
         asked = {selector.plugins.backends.find(word.strip()): None for word in words.split(",")}
         found = [offer for offer in selector.offers(ranking) if offer in asked]
         for offer in found:
@@ -121,11 +122,17 @@ def _offers(words: str | None, selector: Any, judge: Judge) -> list[Offer]:
     if len(found) < 2:
         names = ", ".join(offer.label for offer in found) or "none"
         raise InvalidInput("backends", f"there is nothing to choose from: {names}")
-    return found
+    return found, [offer for offer in here if offer not in found]
 
 
 def _measured(
-    specs: Sequence[AttentionSpec], regimes: Regimes, rounds: int, offers: Sequence[Offer], judge: Judge, guard: Any
+    specs: Sequence[AttentionSpec],
+    regimes: Regimes,
+    rounds: int,
+    offers: Sequence[Offer],
+    left_out: Sequence[Offer],
+    judge: Judge,
+    guard: Any,
 ) -> tuple[list[Row], list[TunedEntry]]:
     """With a bar on stderr."""
     import torch
@@ -140,7 +147,7 @@ def _measured(
             settings = settings_for(spec, regimes, rounds, torch.get_num_threads())
             rows = list(bar.each("measuring", rows_for(settings, offers, judge, guard)))
             every += rows
-            entries += entries_for(spec, rows, offers)
+            entries += entries_for(spec, rows, offers, left_out)
     return every, entries
 
 
@@ -154,12 +161,9 @@ def _nothing(rows: Sequence[Row]) -> Exit:
 
 
 def _document(model: str, device: Device, entries: Sequence[TunedEntry], path: Path) -> dict[str, Any]:
-    from dataclasses import asdict
+    from ...selector.tuned_file import fingerprint
 
-    from ...core.attention import spec_document
-    from ...selector.tuned import fingerprint
-
-    own = [{**asdict(entry), "spec": spec_document(entry.spec)} for entry in entries]
+    own = [entry.to_dict() for entry in entries]
     return {"model": model, "file": str(path), "fingerprint": fingerprint(device), "entries": own}
 
 

@@ -10,7 +10,7 @@ from ...core.attention import AttentionSpec
 from ...plugins import Guard, Offer
 from ...plugins.sources import source_hash
 from ...selector.judge import Judge
-from ...selector.tuned import PLAIN_BLOCK, TunedEntry
+from ...selector.tuned_file import PLAIN_BLOCK, Tried, TunedEntry
 from ..ab.kernel_level import UNBOUNDED
 from ..ab.verdicts import Ratio, paired_ratio
 from ..kernels.report import Row
@@ -65,8 +65,10 @@ def rows_for(settings: Settings, offers: Sequence[Offer], judge: Judge, guard: G
     return KernelBench(settings, offers, (), judge, guard).rows()
 
 
-def entries_for(spec: AttentionSpec, rows: Sequence[Row], offers: Sequence[Offer]) -> list[TunedEntry]:
-    """The winner of each phase. `offers` is in the order of the ranking.
+def entries_for(
+    spec: AttentionSpec, rows: Sequence[Row], offers: Sequence[Offer], left_out: Sequence[Offer] = ()
+) -> list[TunedEntry]:
+    """The winner of each phase. `offers` is in the order of the ranking; `left_out` are here and were not measured.
 
     A backend counts where it was right in every regime of the phase. It takes the place of the first in the ranking
     only where it is shown to be faster: noise does not change choices. Empty for a phase nobody serves.
@@ -74,27 +76,38 @@ def entries_for(spec: AttentionSpec, rows: Sequence[Row], offers: Sequence[Offer
     found: list[TunedEntry] = []
     for phase in ("decode", "prefill"):
         own = [row for row in rows if PHASE[row.shape.phase] == phase and not row.skipped]
-        sound = [offer for offer in offers if own and all(row.of(offer.label) for row in own)]
-        if sound:
-            found.append(_entry(spec, phase, own, sound))
+        tried = {offer.label: _tried(offer, _objection(offer.label, own)) for offer in offers}
+        tried |= {offer.label: _tried(offer, "left out") for offer in left_out}
+        sound = [offer.label for offer in offers if not tried[offer.label].reason]
+        if own and sound:
+            found.append(_entry(spec, phase, own, sound, tried))
     return found
 
 
-def _entry(spec: AttentionSpec, phase: str, rows: Sequence[Row], sound: Sequence[Offer]) -> TunedEntry:
+def _tried(offer: Offer, reason: str) -> Tried:
+    cls = offer.load()
+    return Tried(package=offer.record.package, source_hash=source_hash(cls) if cls else "", reason=reason)
+
+
+def _objection(name: str, rows: Sequence[Row]) -> str:
+    """Why a backend does not count; empty where it has a time in every row."""
+    return next((m.reason for row in rows for m in row.measurements if m.name == name and m.median_us is None), "")
+
+
+def _entry(
+    spec: AttentionSpec, phase: str, rows: Sequence[Row], sound: Sequence[str], tried: Mapping[str, Tried]
+) -> TunedEntry:
     first, times = sound[0], _times(rows)
-    ratios = {offer: _ratio(rows, first.label, offer.label) for offer in sound[1:]}
-    faster = [offer for offer, ratio in ratios.items() if ratio.word == "faster"]
-    winner = min(faster, key=lambda offer: geometric_mean(t[offer.label] for t in times.values()), default=first)
+    ratios = {name: _ratio(rows, first, name) for name in sound[1:]}
+    faster = [name for name, ratio in ratios.items() if ratio.word == "faster"]
+    winner = min(faster, key=lambda name: geometric_mean(t[name] for t in times.values()), default=first)
     ratio = ratios.get(winner, Ratio(estimate=1.0, low=1.0, high=1.0, pairs=0))
-    cls = winner.load()
-    assert cls is not None  # it was measured
     return TunedEntry(
         spec=spec,
         phase=phase,
-        backend=winner.label,
-        package=winner.record.package,
-        source_hash=source_hash(cls),
-        against=first.label,
+        backend=winner,
+        tried=tried,
+        against=first,
         ratio=ratio.estimate,
         low=ratio.low,
         high=ratio.high,

@@ -54,6 +54,16 @@ class Backend(ABC, Generic[PlanT]):
         return ()
 
     @classmethod
+    def configurations(cls, spec: AttentionSpec, device: Device, phase: str) -> tuple[Mapping[str, object], ...]:
+        """Options worth measuring for layers of `spec` on `device` in a phase, ``"decode"`` or ``"prefill"``; empty,
+        where there is nothing to tune.
+
+        Each is a mapping as `parse_options` takes it, and names only what concerns that phase. `headstock tune` holds
+        them against the defaults, numerics first, and the fastest is what instances get from then on.
+        """
+        return ()
+
+    @classmethod
     def availability(cls) -> Availability:
         """Whether it can run on this machine: library there and new enough. Never raises."""
         return check_requirements(cls.requires)

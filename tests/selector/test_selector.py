@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from types import MappingProxyType
 
 import pytest
@@ -579,13 +579,18 @@ class TestTuned:
     """What was measured goes before the ranking and after the user."""
 
     @staticmethod
-    def choice(name, plugins=None, specs=PLAIN, **policy):
+    def choice(name, plugins=None, specs=PLAIN, configured=None, **policy):
         names = name if isinstance(name, dict) else dict.fromkeys(("decode", "prefill"), name)
 
-        def tuned(spec, device, phase):
-            return names[phase] and Measured(backend=names[phase], why="tuned (measured)")
+        class Tuned:
+            def fastest(self, spec, device, phase):
+                known = frozenset({"sdpa", "reference"})
+                return names[phase] and Measured(backend=names[phase], why="tuned (measured)", known=known)
 
-        selector = Selector(plugins or world(), read_policy(environ={}, **policy), tuned=tuned)
+            def options(self, backend, spec, device, phase):
+                return (configured or {}).get((backend, phase), {})
+
+        selector = Selector(plugins or world(), read_policy(environ={}, **policy), tuned=Tuned())
         return next(iter(selector.select(specs, CPU).choices.values()))
 
     def test_it_goes_before_the_ranking(self):
@@ -609,6 +614,53 @@ class TestTuned:
         assert choice.backend == "reference"
         reasons = ("batch_invariant: asked yes, offered nothing",)
         assert [(r.backend, r.reasons) for r in choice.rejected] == [("sdpa", reasons)]
+
+    def test_what_came_later_and_would_rank_first_is_told_and_the_measured_choice_stays(self, caplog):
+        plugins = world({"newcomer": backend("Newcomer")})
+        for _ in range(2):
+            choice = self.choice("reference", plugins)
+            assert (choice.backend, choice.origin) == ("reference", "tuned (measured); not measured then: newcomer")
+        (warning,) = [record.message for record in caplog.records]
+        assert warning == (
+            "reference is used, as headstock tune chose it when newcomer was not measured or was another version; "
+            "run headstock tune again"
+        )
+
+    def test_what_came_later_and_cannot_serve_the_layer_is_no_news(self, caplog):
+        plugins = world({"newcomer": backend("Newcomer", head_sizes=up_to(1))})
+        assert self.choice("reference", plugins).origin == "tuned (measured)"
+        assert not caplog.records
+
+    @pytest.mark.parametrize("named", [{}, {"attention_backend": "configured"}])
+    def test_a_backend_gets_the_configuration_that_was_measured_to_be_fastest(self, named):
+        cls = backend("Configured")
+        cls.Options = make_dataclass("Options", [("width", int, 1), ("depth", int, 1)], frozen=True)
+        configured = {("configured", "decode"): {"width": 8}, ("configured", "prefill"): {"depth": 4}}
+        plugins = world(by_name={"configured": cls})
+        choice = self.choice("configured", plugins, configured=configured, **named)
+        assert (choice.options.width, choice.options.depth) == (8, 4)
+        assert choice.origin.endswith("; tuned to width=8, depth=4")
+        mine = {"attention_backend_config": {"configured": {"depth": 2}}}
+        choice = self.choice("configured", plugins, configured=configured, **mine)
+        assert (choice.options.width, choice.options.depth) == (1, 2)
+        assert "tuned to" not in choice.origin
+
+    def test_the_phases_of_a_composite_have_configurations_of_their_own(self):
+        cls = backend("Configured")
+        cls.Options = make_dataclass("Options", [("width", int, 1), ("depth", int, 1)], frozen=True)
+        configured = {("configured", "decode"): {"width": 8}, ("configured", "prefill"): {"depth": 4}}
+        choice = self.choice(
+            {"decode": "configured", "prefill": "sdpa"}, world(by_name={"configured": cls}), configured=configured
+        )
+        assert (choice.options.decode.width, choice.options.decode.depth) == (8, 1)
+        assert choice.origin.startswith("decode: tuned (measured); tuned to width=8; prefill: ")
+
+    def test_a_configuration_that_the_backend_refuses_is_told_and_not_used(self, caplog):
+        choice = self.choice("sdpa", configured={("sdpa", "decode"): {"width": 8}})
+        assert (choice.backend, choice.origin) == ("sdpa", "tuned (measured)")
+        (warning,) = [record.message for record in caplog.records]
+        assert "the tuned configuration is not used: " in warning
+        assert "width" in warning
 
     @pytest.mark.parametrize("name", [None, "gone"])
     def test_without_a_winner_it_is_the_ranking(self, name):
