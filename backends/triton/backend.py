@@ -110,7 +110,7 @@ class TritonBackend(AttentionBackend[Plan]):
             sinks=True,
             lse=True,
             batch_invariant=True,
-            layouts=("nhd", "hnd"),
+            layouts=("nhd", "hnd", "x_packed") if device.platform == "rocm" else ("nhd", "hnd"),
             graph=GraphSupport.ALWAYS,
             zero_length_rows=True,
             max_cache_elements=2**62,
@@ -253,7 +253,7 @@ class TritonBackend(AttentionBackend[Plan]):
             *key.stride()[:2], *value.stride()[:2], *_strides(kv_cache, "k"), *_strides(kv_cache, "v"), tokens,
             HEADS=spec.num_kv_heads, HEAD_SIZE=spec.head_size, HEAD_SIZE_V=spec.head_size_v,
             BLOCK_SIZE=kv_cache.block_size, SCALES_PER_HEAD=_per_head(layer), TOKENS=height, CHANNELS=width,
-            BY_HAND=self._kernels.interpreted, **storage_constants(kv_cache.k.dtype),
+            BY_HAND=self._kernels.interpreted, **_packs(kv_cache), **storage_constants(kv_cache.k.dtype),
         )  # fmt: skip
 
     def forward(
@@ -295,7 +295,7 @@ class TritonBackend(AttentionBackend[Plan]):
                 BLOCK_SIZE=0 if kv_cache is None else kv_cache.block_size, SCALES_PER_HEAD=_per_head(layer),
                 SPLIT=launch.splits > 1, TILE_IS_ROW=launch.tile_is_row, ROWS=launch.tile.rows, KEYS=launch.tile.keys,
                 SHARE=launch.tile.share(self.spec.group_size),
-                num_warps=launch.tile.warps, num_stages=launch.tile.stages, **self._constants,
+                num_warps=launch.tile.warps, num_stages=launch.tile.stages, **_packs(kv_cache), **self._constants,
             )  # fmt: skip
             if launch.splits > 1:
                 self.launch(
@@ -320,8 +320,17 @@ class TritonBackend(AttentionBackend[Plan]):
 
 def _strides(cache: KVCache, plane: str) -> tuple[int, int, int]:
     """Of block, token and head, in elements."""
-    block, second, third, _ = cache.planes[plane].stride()
+    block, second, third, *others = cache.planes[plane].stride()
+    if cache.layout.name == "x_packed":
+        return block, others[0], second
     return (block, third, second) if cache.layout.name == "hnd" else (block, second, third)
+
+
+def _packs(cache: KVCache | None) -> dict[str, int]:
+    """Channels of K and of V that lie together where they are packed; 0 where all of a token's do."""
+    if cache is None or cache.layout.name != "x_packed":
+        return {"KEY_PACK": 0, "VALUE_PACK": 0}
+    return {"KEY_PACK": cache.k.shape[4], "VALUE_PACK": 1}
 
 
 def _per_head(layer: LayerParams) -> int:

@@ -102,6 +102,15 @@ def places_of(j, there, row, table, table_row, key_start, BLOCK_SIZE: tl.constex
 
 
 @triton.jit
+def channels_at(d, BLOCK_SIZE: tl.constexpr, PACK: tl.constexpr):
+    """Where channels `d` of a token lie from its first one: one after the other, or, with a PACK, so many together, and
+    the next ones a block's tokens further on."""
+    if PACK > 0:
+        return d // PACK * (BLOCK_SIZE * PACK) + d % PACK
+    return d
+
+
+@triton.jit
 def logits_of(
     q, k, position, j, see, scale, softcap, slope,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr,
@@ -148,12 +157,14 @@ def attend_kernel(
     HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_SIZE_V: tl.constexpr,
     HEAD_PAD: tl.constexpr, HEAD_PAD_V: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+    KEY_PACK: tl.constexpr, VALUE_PACK: tl.constexpr,
     SCALES_PER_HEAD: tl.constexpr, SPLIT: tl.constexpr, TILE_IS_ROW: tl.constexpr,
     ROWS: tl.constexpr, SHARE: tl.constexpr, KEYS: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr, BY_HAND: tl.constexpr,
 ):  # fmt: skip
     """Grid: tiles, KV heads times parts of their group, splits. BLOCK_SIZE 0 is ragged K and V; LEFT and RIGHT are
-    keys seen around a query's own, -1 for all; SHARE heads of a group share a tile. Pointers may be None."""
+    keys seen around a query's own, -1 for all; SHARE heads of a group share a tile; packs are `channels_at`'s. Pointers
+    may be None."""
     TOKENS: tl.constexpr = ROWS // SHARE
     PARTS: tl.constexpr = (GROUP + SHARE - 1) // SHARE
     kv_head = tl.program_id(1) // PARTS
@@ -186,12 +197,12 @@ def attend_kernel(
         j = start + tl.arange(0, KEYS)
         there = j < high
         block, offset = places_of(j, there, row, table, table_row, key_start, BLOCK_SIZE)
-        k_at = (block * key_block + offset * key_token)[None, :] + d[:, None]
+        k_at = (block * key_block + offset * key_token)[None, :] + channels_at(d, BLOCK_SIZE, KEY_PACK)[:, None]
         k = tl.load(key + k_at, mask=there[None, :] & (d < HEAD_SIZE)[:, None], other=0.0).to(DOT)
         see = live[:, None] & there[None, :]
         s = logits_of(q, k, position, j, see, scale, softcap, slope, LEFT, RIGHT, SOFTCAP, ALIBI, PRECISION)
         p, fade, top, total = weights_of(s, top, total)
-        v_at = (block * value_block + offset * value_token)[:, None] + dv[None, :]
+        v_at = (block * value_block + offset * value_token)[:, None] + channels_at(dv, BLOCK_SIZE, VALUE_PACK)[None, :]
         v = tl.load(value + v_at, mask=there[:, None] & (dv < HEAD_SIZE_V)[None, :], other=0.0).to(DOT)
         acc = acc * fade[:, None] + tl.dot(p.to(DOT), v, input_precision=PRECISION)  # pyright: ignore[reportArgumentType]
 

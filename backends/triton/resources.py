@@ -135,7 +135,9 @@ def _pretending(device: Device) -> Generator[None]:
         driver._active = before
 
 
-def compiled(device: Device, spec: AttentionSpec, options: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
+def compiled(
+    device: Device, spec: AttentionSpec, options: Mapping[str, object], layout: str
+) -> Iterator[tuple[str, Any]]:
     """Every kernel of a step with a long decode and a prompt, by name, as Triton compiled it for `device`; `options`
     are the backend's."""
     found: list[tuple[str, Any]] = []
@@ -150,7 +152,7 @@ def compiled(device: Device, spec: AttentionSpec, options: Mapping[str, object])
     limits = Limits(max_num_reqs=2, max_num_tokens=sum(ROWS), max_model_len=CONTEXT, max_blocks_per_req=CONTEXT)
     with _pretending(device):
         instance = backend(spec, device, limits, Workspace("cpu"), TritonBackend.parse_options(options))
-        layer, cache, batch = _layer(spec), LAYOUTS["nhd"].allocate(spec, 1, "cpu"), _batch(spec)
+        layer, cache, batch = _layer(spec), LAYOUTS[layout].allocate(spec, 1, "cpu"), _batch(spec)
         dtype, tokens = getattr(torch, spec.dtype), batch.num_tokens
         query = torch.empty(tokens, spec.num_heads, spec.head_size, dtype=dtype)
         key = torch.empty(tokens, spec.num_kv_heads, spec.head_size, dtype=dtype)
@@ -201,7 +203,10 @@ def _batch(spec: AttentionSpec) -> AttentionBatch:
 
 
 def usages(
-    targets: Iterable[str], layers: Collection[str] = (), options: Mapping[str, object] | None = None
+    targets: Iterable[str],
+    layers: Collection[str] = (),
+    options: Mapping[str, object] | None = None,
+    layout: str = "nhd",
 ) -> Iterator[Usage]:
     """Compile for `targets` and read what the compilers say; `layers` by name, or all; `options` are the backend's."""
     for target in targets:
@@ -209,7 +214,7 @@ def usages(
         for layer, spec in layers_for(device).items():
             if layers and layer not in layers:
                 continue
-            for name, kernel in compiled(device, spec, options or {}):
+            for name, kernel in compiled(device, spec, options or {}, layout):
                 registers, stack = (_nvidia if device.platform == "cuda" else _amd)(kernel)
                 yield Usage(
                     target=target,
@@ -272,6 +277,9 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of {', '.join(TARGETS)}; all by default")
     parser.add_argument("--layer", action="append", default=[], help="only this layer, by the name in the table")
     parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="of the backend, as for a model")
+    parser.add_argument(
+        "--layout", choices=("nhd", "hnd", "x_packed"), default="nhd", help="of the cache (%(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
     parser.add_argument("--page", type=Path, help="put the table into this page, between its markers")
     asked = parser.parse_args()
@@ -283,7 +291,7 @@ def main() -> None:
         parser.error(f"{VARIABLE} is set, so nothing is compiled: unset it")
     if asked.page and (not asked.page.is_file() or not {BEGIN, END} <= set(asked.page.read_text("utf-8").splitlines())):
         parser.error(f"{asked.page} is no page with a place for the table (lines {BEGIN} and {END})")
-    found = list(usages(asked.targets or TARGETS, asked.layer, asked.options))
+    found = list(usages(asked.targets or TARGETS, asked.layer, asked.options, asked.layout))
     if asked.page:
         before, rest = asked.page.read_text("utf-8").split(BEGIN)
         asked.page.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}", "utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .kernels import rounded
+from .kernels import channels_at, rounded
 
 INTEGERS = tl.constexpr(12582912.0)
 """1.5 · 2^23: float32 has no fractions there, so adding and subtracting it rounds to an integer, ties to even."""
@@ -34,7 +34,7 @@ def quantised(
 @triton.jit
 def copy_rows(
     source, plane, scale, source_token, source_head, plane_block, plane_slot, plane_head,
-    token, slot, channel, HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    token, slot, channel, HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PACK: tl.constexpr,
     SCALES_PER_HEAD: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, MANTISSA: tl.constexpr,
     LEAST: tl.constexpr, BY_HAND: tl.constexpr,
 ):  # fmt: skip
@@ -44,7 +44,7 @@ def copy_rows(
     there = (slot >= 0)[:, None] & (channel < HEADS * HEAD_SIZE)[None, :]
     x = tl.load(source + (token * source_token)[:, None] + (head * source_head + d)[None, :], mask=there, other=0.0)
     at = slot // BLOCK_SIZE * plane_block + slot % BLOCK_SIZE * plane_slot
-    target = plane + at[:, None] + (head.to(tl.int64) * plane_head + d)[None, :]
+    target = plane + at[:, None] + (head.to(tl.int64) * plane_head + channels_at(d, BLOCK_SIZE, PACK))[None, :]
     if plane.dtype.element_ty.primitive_bitwidth == 8:
         x = x.to(tl.float32)
         if scale is not None:
@@ -64,6 +64,7 @@ def write_kernel(
     key_token, key_head, value_token, value_head,
     k_block, k_slot, k_head, v_block, v_slot, v_head, num_tokens,
     HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_SIZE_V: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    KEY_PACK: tl.constexpr, VALUE_PACK: tl.constexpr,
     SCALES_PER_HEAD: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, MANTISSA: tl.constexpr,
     LEAST: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr, BY_HAND: tl.constexpr,
 ):  # fmt: skip
@@ -73,9 +74,9 @@ def write_kernel(
     slot = tl.load(slots + token, mask=token < num_tokens, other=-1)
     copy_rows(
         key, key_plane, key_scale, key_token, key_head, k_block, k_slot, k_head, token, slot, channel,
-        HEADS, HEAD_SIZE, BLOCK_SIZE, SCALES_PER_HEAD, LOWEST, LARGEST, MANTISSA, LEAST, BY_HAND,
+        HEADS, HEAD_SIZE, BLOCK_SIZE, KEY_PACK, SCALES_PER_HEAD, LOWEST, LARGEST, MANTISSA, LEAST, BY_HAND,
     )  # fmt: skip
     copy_rows(
         value, value_plane, value_scale, value_token, value_head, v_block, v_slot, v_head, token, slot, channel,
-        HEADS, HEAD_SIZE_V, BLOCK_SIZE, SCALES_PER_HEAD, LOWEST, LARGEST, MANTISSA, LEAST, BY_HAND,
+        HEADS, HEAD_SIZE_V, BLOCK_SIZE, VALUE_PACK, SCALES_PER_HEAD, LOWEST, LARGEST, MANTISSA, LEAST, BY_HAND,
     )  # fmt: skip

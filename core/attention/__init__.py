@@ -4,7 +4,7 @@ from .backend import API_VERSION, AttentionBackend, Backend, NoOptions
 from .batch import AttentionBatch, AttentionMask, GraphKey, RowCounts, count_rows
 from .cache import KVCache, KVLayout, Plane, slots_of
 from .capabilities import ANY, Capabilities, GraphSupport, Mismatch, Sizes, common, mismatches, one_of
-from .composite import by_phase
+from .composite import PhaseSplit, by_phase
 from .context import BoundLayer, ForwardContext, current_context, forward_context
 from .device import Device
 from .formats import DTYPE_FORMATS, KV_FORMATS, KVFormat, kv_format
@@ -45,6 +45,7 @@ __all__ = [
     "Limits",
     "Mismatch",
     "NoOptions",
+    "PhaseSplit",
     "Plane",
     "Rejection",
     "Requirement",

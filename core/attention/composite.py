@@ -5,7 +5,8 @@ That steps with extra masks go elsewhere is vLLM's idea, for prompts with images
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -47,53 +48,22 @@ class Share:
 PhasePlan = tuple[Share, ...]
 
 
-class PhaseComposite(AttentionBackend[PhasePlan]):
-    """Made by `by_phase`. Offers what all parts offer, and needs what any needs; masks are the masked part's alone.
+class PhaseSplit(AttentionBackend[PhasePlan]):
+    """Gives the rows of a step to other backends, its parts, over one cache.
 
     A step's mask that says nothing of its decodes sends all rows behind them to the masked part; any other mask, the
     whole step.
     """
 
-    decode_cls: ClassVar[type[AnyBackend]]
-    prefill_cls: ClassVar[type[AnyBackend]]
-    masked_cls: ClassVar[type[AnyBackend] | None] = None
-    Options: ClassVar[type] = PhaseOptions
-
-    @classmethod
-    def parts(cls) -> dict[str, type[AnyBackend]]:
-        """The classes, by the name of their options."""
-        found = {"decode": cls.decode_cls, "prefill": cls.prefill_cls}
-        return found if cls.masked_cls is None else {**found, "masked": cls.masked_cls}
-
-    @classmethod
-    def capabilities(cls, device: Device) -> Capabilities:
-        offered = common(cls.decode_cls.capabilities(device), cls.prefill_cls.capabilities(device))
-        if cls.masked_cls is not None:
-            masked = cls.masked_cls.capabilities(device)
-            offered = replace(common(offered, masked), masks=masked.masks)
-        return replace(offered, graph=min(offered.graph, GraphSupport.SINGLE_TOKEN))
-
-    @classmethod
-    def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
-        return tuple(m for name, part in cls.parts().items() for m in part.refusals(cls._spec(name, spec), device))
-
-    @classmethod
-    def availability(cls) -> Availability:
-        return Availability(reasons=tuple(r for part in cls.parts().values() for r in part.availability().reasons))
-
-    @classmethod
-    def _spec(cls, name: str, spec: AttentionSpec) -> AttentionSpec:
-        """The layer as a part sees it."""
-        return spec if cls.masked_cls is None or name == "masked" else replace(spec, masks=frozenset())
-
     def __init__(
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None
     ) -> None:
         super().__init__(spec, device, limits, workspace, options)
-        self._parts: dict[str, AnyBackend] = {
-            name: part(self._spec(name, spec), device, limits, workspace, getattr(self.options, name))
-            for name, part in self.parts().items()
-        }
+        self._parts = dict(self.make_parts())
+
+    @abstractmethod
+    def make_parts(self) -> Mapping[str, AnyBackend]:
+        """The parts by name: ``prefill``, and ``decode`` and ``masked`` where such rows go elsewhere."""
 
     def bind(self, layer: LayerParams) -> None:
         for part in self._parts.values():
@@ -112,11 +82,12 @@ class PhaseComposite(AttentionBackend[PhasePlan]):
 
     def _shares(self, batch: AttentionBatch) -> Iterator[tuple[str, int, int]]:
         """(part, first row, end). A graph of single tokens is the decodes', whether or not they have context."""
+        split = "decode" in self._parts
         if batch.graph is not None:
-            yield "decode", 0, batch.num_reqs
+            yield ("decode" if split else "prefill"), 0, batch.num_reqs
             return
-        decodes, rows, masked = batch.counts.decodes, batch.num_reqs, "masked" in self._parts
-        mask = batch.mask if masked else None
+        decodes, rows = batch.counts.decodes if split else 0, batch.num_reqs
+        mask = batch.mask if "masked" in self._parts else None
         if mask is not None and mask.rows(0, decodes, slice(*batch.tokens(0, decodes))) is not None:
             yield "masked", 0, rows
             return
@@ -153,6 +124,50 @@ class PhaseComposite(AttentionBackend[PhasePlan]):
                 out=out[rows],
                 lse_out=None if lse_out is None else lse_out[rows],
             )
+
+
+class PhaseComposite(PhaseSplit):
+    """Made by `by_phase`. Offers what all parts offer, and needs what any needs; masks are the masked part's alone."""
+
+    decode_cls: ClassVar[type[AnyBackend]]
+    prefill_cls: ClassVar[type[AnyBackend]]
+    masked_cls: ClassVar[type[AnyBackend] | None] = None
+    Options: ClassVar[type] = PhaseOptions
+
+    @classmethod
+    def parts(cls) -> dict[str, type[AnyBackend]]:
+        """The classes, by the name of their options."""
+        found = {"decode": cls.decode_cls, "prefill": cls.prefill_cls}
+        return found if cls.masked_cls is None else {**found, "masked": cls.masked_cls}
+
+    @classmethod
+    def capabilities(cls, device: Device) -> Capabilities:
+        offered = common(cls.decode_cls.capabilities(device), cls.prefill_cls.capabilities(device))
+        if cls.masked_cls is not None:
+            masked = cls.masked_cls.capabilities(device)
+            offered = replace(common(offered, masked), masks=masked.masks)
+        return replace(offered, graph=min(offered.graph, GraphSupport.SINGLE_TOKEN))
+
+    @classmethod
+    def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
+        return tuple(m for name, part in cls.parts().items() for m in part.refusals(cls._spec(name, spec), device))
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return Availability(reasons=tuple(r for part in cls.parts().values() for r in part.availability().reasons))
+
+    @classmethod
+    def _spec(cls, name: str, spec: AttentionSpec) -> AttentionSpec:
+        """The layer as a part sees it."""
+        return spec if cls.masked_cls is None or name == "masked" else replace(spec, masks=frozenset())
+
+    def make_parts(self) -> Mapping[str, AnyBackend]:
+        return {
+            name: part(
+                self._spec(name, self.spec), self.device, self.limits, self.workspace, getattr(self.options, name)
+            )
+            for name, part in self.parts().items()
+        }
 
 
 def by_phase(

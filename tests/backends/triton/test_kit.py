@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from headstock.backends.triton import TritonBackend
+from headstock.backends.triton import TritonBackend, environment
 from headstock.backends.triton.tuning import TritonOptions
 from headstock.plugins.conformance import Subject, check, select
 from support.attention import CPU
 from support.conforming import failed, outcomes
+from support.doubles.devices import pretend
 from support.interpreted import interpreted
 
 pytestmark = interpreted
@@ -44,6 +45,15 @@ ALWAYS = (
 @pytest.mark.parametrize("pattern", ALWAYS)
 def test_a_part_of_the_kit(pattern: str) -> None:
     subject = Subject(name="triton", cls=TritonBackend, device=CPU)
+    found = list(check(subject, select(subject, pattern)))
+    assert failed(found) == []
+    assert any(outcome.status == "passed" for outcome in found)
+
+
+@pytest.mark.parametrize("pattern", ["declared:layout-x_packed", "writing:*-x_packed", "chunks:halves-x_packed"])
+def test_packed_planes_are_read_and_written_on_rocm(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "offered_instead", lambda device: "")
+    subject = Subject(name="triton", cls=TritonBackend, device=pretend("mi300x"))
     found = list(check(subject, select(subject, pattern)))
     assert failed(found) == []
     assert any(outcome.status == "passed" for outcome in found)

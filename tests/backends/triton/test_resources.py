@@ -50,9 +50,9 @@ def check(found: Sequence[Usage]) -> None:
         assert 0 < usage.registers <= (255 if usage.target.startswith("sm") else 512), usage
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_a_layer_compiles_for_a_card_of_each_vendor(target: str) -> None:
-    found = compiled(target, "--layer", "bf16")
+@pytest.mark.parametrize(("target", "layout"), [("sm_90", "nhd"), ("gfx942", "nhd"), ("gfx942", "x_packed")])
+def test_a_layer_compiles_for_a_card_of_each_vendor(target: str, layout: str) -> None:
+    found = compiled(target, "--layer", "bf16", "--layout", layout)
     assert {usage.kernel for usage in found} == {"write", "decode", "merge", "prefill"}
     check(found)
 
