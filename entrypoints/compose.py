@@ -21,9 +21,10 @@ from ..core.engine import (
     InprocClient,
     InputProcessor,
     LLMEngine,
+    LoopPort,
     Observer,
     RemoteClient,
-    ThreadPort,
+    ThreadCarrier,
     wanted_attention,
 )
 from ..core.model import ModelFolder, describe_model
@@ -82,7 +83,7 @@ def build_async_engine(
     inputs = _inputs(folder, config)
     if deployment is None or deployment.engine == "inproc":
         core = EngineCore(config, folder, describe_model(folder.path, config.model_impl), make_selector(policy))
-        return AsyncLLMEngine(AsyncRemoteClient(ThreadPort(core)), inputs, observer)
+        return AsyncLLMEngine(AsyncRemoteClient(LoopPort(ThreadCarrier(core))), inputs, observer)
     selection = select_attention(folder, config, policy)
     return AsyncLLMEngine(AsyncRemoteClient(_port(folder, config, policy, selection, deployment)), inputs, observer)
 

@@ -15,8 +15,9 @@ from ..core.engine import (
     EngineConfig,
     EnginePort,
     Launch,
-    ProcessPort,
-    RayPort,
+    LoopPort,
+    ProcessCarrier,
+    RayCarrier,
     RestartingPort,
     RouterPort,
 )
@@ -92,8 +93,9 @@ def open_port(
 def _maker(order: Order, deployment: Deployment) -> Callable[[], EnginePort]:
     launch = _launch(order, deployment)
     if deployment.engine == "ray":
-        return partial(RayPort, launch, num_gpus=0 if order.config.device.platform == "cpu" else 1)
-    return partial(ProcessPort, launch)
+        num_gpus = 0 if order.config.device.platform == "cpu" else 1
+        return lambda: LoopPort(RayCarrier(launch, num_gpus=num_gpus))
+    return lambda: LoopPort(ProcessCarrier(launch))
 
 
 def _device_of(config: EngineConfig, rank: int, deployment: Deployment) -> int:

@@ -10,13 +10,15 @@ from .embedding import EmbeddingEngine
 from .info import EngineInfo
 from .inproc import InprocClient
 from .inputs import InputProcessor
+from .lives.launch import Launch
+from .lives.loop_port import LoopPort
 from .lives.port import EnginePort
-from .lives.process import Launch, ProcessPort
+from .lives.process import ProcessCarrier
 from .lives.pulse import Vigil
-from .lives.ray_port import RayPort
+from .lives.ray_carrier import RayCarrier
 from .lives.restart import RestartingPort
 from .lives.router import RouterPort
-from .lives.thread import ThreadPort
+from .lives.thread import ThreadCarrier
 from .llm_engine import LLMEngine
 from .observer import IterationStats, Observer
 from .prompts import Prompt, chat_prompt, read_prompt, read_prompts
@@ -39,16 +41,17 @@ __all__ = [
     "IterationStats",
     "LLMEngine",
     "Launch",
+    "LoopPort",
     "Observer",
     "PauseMode",
-    "ProcessPort",
+    "ProcessCarrier",
     "Prompt",
-    "RayPort",
+    "RayCarrier",
     "RemoteClient",
     "RequestStream",
     "RestartingPort",
     "RouterPort",
-    "ThreadPort",
+    "ThreadCarrier",
     "Vigil",
     "chat_prompt",
     "read_prompt",

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from headstock import LLM, SamplingParams
-from headstock.core.engine import ProcessPort, RemoteClient, RouterPort
+from headstock.core.engine import LoopPort, ProcessCarrier, RemoteClient, RouterPort
 from headstock.core.errors import BackendError, EngineDeadError, HeadstockError, InvalidInput
 from headstock.entrypoints.deploy import Deployment
 from support.cli import run_cli
@@ -48,7 +48,7 @@ def test_two_processes_answer_as_one_engine_here_does(model: Path, two: LLM) -> 
     assert here.attention.summary() == two.attention.summary() == two.engine.client.info.attention
     ports = _ports(two)
     assert all(port.call("stats").result().num_steps > 0 for port in ports)
-    assert len({port.pid for port in ports} | {os.getpid()}) == 3
+    assert len({port.carrier.pid for port in ports} | {os.getpid()}) == 3
     (streamed,) = [o for o in two.stream(PROMPTS[0], GREEDY) if o.finished]
     assert streamed.outputs[0].token_ids == token_ids(here)[0]
     assert two.stats().num_running == 0
@@ -69,17 +69,17 @@ def test_wrong_input_is_refused_as_ever_and_the_next_is_served(two: LLM) -> None
     assert sum(b > a for a, b in zip(before, after, strict=True)) == 1
 
 
-def _ports(llm: LLM) -> list[ProcessPort]:
+def _ports(llm: LLM) -> list[LoopPort[ProcessCarrier]]:
     client = llm.engine.client
     assert isinstance(client, RemoteClient)
     router = client._port
     assert isinstance(router, RouterPort)
-    return [port for port in router.ports if isinstance(port, ProcessPort)]
+    return [port for port in router.ports if isinstance(port, LoopPort)]
 
 
 def test_the_death_of_one_ends_generate_and_all_processes(model: Path, two: LLM) -> None:
     """The last to use the two."""
-    pids = [port.pid for port in _ports(two)]
+    pids = [port.carrier.pid for port in _ports(two)]
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(EngineDeadError, match=r"engine 1 of 2: .*SIGKILL"):
         two.generate(PROMPTS, SamplingParams(max_tokens=200), use_tqdm=False)

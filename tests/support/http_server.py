@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headstock.core.engine import AsyncLLMEngine, AsyncRemoteClient, EngineCore, EnginePort, ThreadPort
+from headstock.core.engine import AsyncLLMEngine, AsyncRemoteClient, EngineCore, EnginePort, LoopPort, ThreadCarrier
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import SchedulerStats
 from headstock.core.text import ChatTemplate
@@ -139,7 +139,7 @@ def served(
     provider: Any = None,
     engine: dict[str, Any] | None = None,
     prepare: Callable[[EngineCore], None] | None = None,
-    port: Callable[[EngineCore], EnginePort] = ThreadPort,
+    port: Callable[[EngineCore], EnginePort] = lambda core: LoopPort(ThreadCarrier(core)),
     **settings: Any,
 ) -> Generator[Served]:
     """A server over `folder`, ended at the end. `engine` goes into the `EngineConfig`, `settings` to the server.

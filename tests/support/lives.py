@@ -20,10 +20,11 @@ from headstock.core.engine import (
     EngineCore,
     EnginePort,
     Launch,
-    ProcessPort,
-    RayPort,
+    LoopPort,
+    ProcessCarrier,
+    RayCarrier,
     RouterPort,
-    ThreadPort,
+    ThreadCarrier,
     Vigil,
 )
 from headstock.core.errors import BackendError
@@ -43,11 +44,11 @@ def open_port(life: str, folder: ModelFolder, **config: Any) -> EnginePort:
 
 
 def _thread(folder: ModelFolder, **config: Any) -> EnginePort:
-    return ThreadPort(tiny_core(folder, **config))
+    return LoopPort(ThreadCarrier(tiny_core(folder, **config)))
 
 
 def _process(folder: ModelFolder, **config: Any) -> EnginePort:
-    return ProcessPort(launch(folder, **config))
+    return LoopPort(ProcessCarrier(launch(folder, **config)))
 
 
 def launch(
@@ -118,7 +119,7 @@ def _slow(payload: bytes, seconds: float) -> EngineCore:
 
 
 def _ray(folder: ModelFolder, **config: Any) -> EnginePort:
-    return RayPort(launch(folder, **config))
+    return LoopPort(RayCarrier(launch(folder, **config)))
 
 
 def _several(life: Callable[..., EnginePort]) -> Callable[..., EnginePort]:

@@ -21,11 +21,10 @@ from typing import cast
 import msgspec
 import zmq
 
-from ...errors import HeadstockError
 from ..core import EngineCore
 from .child_process import EXIT_STUCK
-from .codec import Ready, Setup, decode_command, decode_event, encode_event, encode_word, refusal_of
-from .handshake import check_setup, digest, hello
+from .codec import Ready, decode_command, encode_event, encode_word, refusal_of
+from .handshake import digest, hello, read_setup
 from .loop import EngineLoop
 from .messages import Event
 from .pulse import Beat, Vigil
@@ -85,10 +84,7 @@ class _Child:
         thread = threading.Thread(target=self._listen, name="headstock-engine-io", daemon=True)
         self._events.send_multipart(encode_word(hello()))
         try:
-            setup = decode_event([frame.buffer for frame in self._commands.recv_multipart(copy=False)])
-            if not isinstance(setup, Setup):
-                raise HeadstockError("a set-up has to come first")
-            check_setup(setup)
+            setup = read_setup([frame.buffer for frame in self._commands.recv_multipart(copy=False)])
             thread.start()
             core = composer_of(setup.composer)(setup.payload)
         except BaseException as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import HeadstockError
 from ...version import __version__
-from .codec import PROTOCOL, Hello, Ready, Setup, encode_word
+from .codec import PROTOCOL, Frames, Hello, Ready, Setup, decode_event, encode_word
 
 HERE = str(Path(__file__).resolve().parents[3])
 """Where this headstock is imported from."""
@@ -28,13 +28,17 @@ def check_hello(said: Hello) -> None:
         )
 
 
-def check_setup(setup: Setup) -> None:
-    """In the engine process: the same."""
+def read_setup(frames: Frames) -> Setup:
+    """In the engine process: the same, for the first thing that it is sent."""
+    setup = decode_event(frames)
+    if not isinstance(setup, Setup):
+        raise HeadstockError("a set-up has to come first")
     if setup.version != __version__:
         raise HeadstockError(
             f"this engine process runs headstock {__version__} (from {HERE}) and is asked for by {setup.version}. "
             "Install one version for both"
         )
+    return setup
 
 
 def digest(setup: Setup) -> str:

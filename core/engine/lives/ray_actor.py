@@ -9,10 +9,9 @@ import threading
 import traceback
 from collections.abc import Sequence
 
-from ...errors import HeadstockError
 from .child import composer_of
-from .codec import Ready, Setup, decode_command, decode_event, encode_event, encode_word, refusal_of
-from .handshake import check_setup, digest, hello
+from .codec import Ready, decode_command, encode_event, encode_word, refusal_of
+from .handshake import digest, hello, read_setup
 from .loop import EngineLoop
 from .messages import Event
 from .pulse import Beat
@@ -38,10 +37,7 @@ class EngineActor:
     def start(self, frames: Sequence[bytes]) -> Message:
         """Compose the engine of a `Setup`; a `Ready`, or the `Refusal` of it."""
         try:
-            setup = decode_event(frames)
-            if not isinstance(setup, Setup):
-                raise HeadstockError("a set-up has to come first")
-            check_setup(setup)
+            setup = read_setup(frames)
             core = composer_of(setup.composer)(setup.payload)
         except Exception as error:
             return encode_word(refusal_of(error, traceback.format_exc()))

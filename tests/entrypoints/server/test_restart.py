@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from headstock.core.engine import AsyncEngineClient, EngineCore, EnginePort, RestartingPort, ThreadPort
+from headstock.core.engine import AsyncEngineClient, EngineCore, EnginePort, LoopPort, RestartingPort, ThreadCarrier
 from headstock.core.errors import EngineDeadError
 from headstock.core.model import ModelFolder
 from support.http_server import PATIENCE, served
@@ -26,21 +26,21 @@ async def alive(client: AsyncEngineClient) -> None:
 
 
 def test_whoever_comes_meanwhile_is_told_to_come_again(folder: ModelFolder) -> None:
-    made: list[ThreadPort] = []
+    made: list[LoopPort[ThreadCarrier]] = []
     let = threading.Event()
 
     def port(core: EngineCore) -> EnginePort:
         def make() -> EnginePort:
             if made:
                 let.wait(PATIENCE)
-            made.append(ThreadPort(tiny_core(folder) if made else core))
+            made.append(LoopPort(ThreadCarrier(tiny_core(folder) if made else core)))
             return made[-1]
 
         return RestartingPort(make)
 
     with served(folder, port=port) as server:
         expected = server.post("/v1/completions", **GOOD).json["choices"]
-        made[0]._desk.end(EngineDeadError("the engine has died: by fire"))
+        made[0].carrier.desk.end(EngineDeadError("the engine has died: by fire"))
         for reply in (
             server.post("/v1/completions", **GOOD),
             server.post("/v1/completions", **GOOD | {"prompt": [5] * 5000}),

@@ -16,9 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headstock.core.engine import AsyncRemoteClient, EnginePort, ProcessPort, RemoteClient, Vigil
-from headstock.core.engine.lives.codec import Ready, Setup
-from headstock.core.engine.lives.handshake import check_ready, check_setup, digest
+from headstock.core.engine import AsyncRemoteClient, EnginePort, LoopPort, ProcessCarrier, RemoteClient, Vigil
+from headstock.core.engine.lives.codec import Ready, Setup, encode_word
+from headstock.core.engine.lives.handshake import check_ready, digest, read_setup
+from headstock.core.engine.lives.pulse import Beat
 from headstock.core.engine.lives.sockets import socket_folder
 from headstock.core.errors import BackendError, EngineDeadError, HeadstockError
 from headstock.core.model import ModelFolder
@@ -39,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 
 
 @contextmanager
-def process(folder: ModelFolder, composer: str = "compose", **options: object) -> Generator[ProcessPort]:
-    port = ProcessPort(launch(folder, composer=f"support.lives:{composer}", **options))
+def process(folder: ModelFolder, composer: str = "compose", **options: object) -> Generator[LoopPort[ProcessCarrier]]:
+    port = LoopPort(ProcessCarrier(launch(folder, composer=f"support.lives:{composer}", **options)))
     try:
         yield port
     finally:
@@ -69,7 +70,7 @@ def test_everybody_who_waits_is_told(folder: ModelFolder, fate: signal.Signals, 
             waiting = asyncio.create_task(client.get_outputs())
             await asyncio.sleep(0)
             begun = time.monotonic()
-            os.kill(port.pid, fate)
+            os.kill(port.carrier.pid, fate)
             calling = asyncio.create_task(client.stats())
             with pytest.raises(EngineDeadError, match=words):
                 await soon(waiting)
@@ -83,7 +84,7 @@ def test_everybody_who_waits_is_told(folder: ModelFolder, fate: signal.Signals, 
                 await soon(calling)
             await client.abort_requests(["b0"])
             await asyncio.to_thread(port.close)
-            assert left_behind(port.pid) == []
+            assert left_behind(port.carrier.pid) == []
 
     asyncio.run(serve())
 
@@ -103,7 +104,7 @@ def test_threads_that_wait_are_told_too(folder: ModelFolder) -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        os.kill(port.pid, signal.SIGKILL)
+        os.kill(port.carrier.pid, signal.SIGKILL)
         thread.join(PATIENCE)
         assert "SIGKILL" in str(told[0])
         assert client.has_unfinished_requests()
@@ -129,7 +130,7 @@ def test_a_step_that_raises_ends_the_engine_with_its_traceback(
         with process(folder, "compose_failing") as port:
             asyncio.run(serve(port))
             port.close()
-            assert left_behind(port.pid) == []
+            assert left_behind(port.carrier.pid) == []
     else:
         with monkeypatch.context() as patch:
             patch.setattr(Worker, "execute_model", fail)
@@ -166,7 +167,9 @@ def test_another_version_on_either_side_is_told(folder: ModelFolder, monkeypatch
             pass
     setup = Setup(version="99.0", composer="", payload=b"")
     with pytest.raises(HeadstockError, match=r"is asked for by 99\.0"):
-        check_setup(setup)
+        read_setup(encode_word(setup))
+    with pytest.raises(HeadstockError, match="a set-up has to come first"):
+        read_setup(encode_word(Beat(longest_step=1.0)))
     ready = Ready(info=tiny_core(folder).info, digest=digest(setup))
     check_ready(setup, ready)
     with pytest.raises(HeadstockError, match="another configuration"):
@@ -204,9 +207,9 @@ def test_a_step_of_twenty_seconds_alarms_nobody(folder: ModelFolder) -> None:
 def test_an_engine_ends_with_whoever_started_it(folder: ModelFolder, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from support.lives import launch\n"
-        "from headstock.core.engine import ProcessPort; from headstock.core.model import ModelFolder\n"
+        "from headstock.core.engine import LoopPort, ProcessCarrier; from headstock.core.model import ModelFolder\n"
         "folder = ModelFolder(name='tiny', path=Path(sys.argv[1]), origin='')\n"
-        "port = ProcessPort(launch(folder)); print(port.pid, flush=True); sys.stdin.read()"
+        "port = LoopPort(ProcessCarrier(launch(folder))); print(port.carrier.pid, flush=True); sys.stdin.read()"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_RUNTIME_DIR": str(tmp_path)}
     parent = subprocess.Popen(
@@ -251,7 +254,7 @@ def test_closing_is_quick_and_may_be_done_again(folder: ModelFolder) -> None:
         client.add_request(request("a", range(100), max_tokens=100))
         client.close()
         client.close()
-        assert left_behind(port.pid) == []
+        assert left_behind(port.carrier.pid) == []
         with pytest.raises(EngineDeadError, match="closed"):
             run(client)  # what came before is told
         with pytest.raises(EngineDeadError, match="closed"):

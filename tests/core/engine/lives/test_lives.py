@@ -18,8 +18,7 @@ from headstock.core.engine import (
     EngineClient,
     EnginePort,
     InprocClient,
-    ProcessPort,
-    RayPort,
+    LoopPort,
     RemoteClient,
     RouterPort,
 )
@@ -135,7 +134,7 @@ def test_two_engines_share_the_work(ports: Ports, life: str, expected: Fates) ->
     assert all(b.num_steps > a.num_steps for a, b in zip(before, after, strict=True))
     assert client.stats().num_steps == sum(one.num_steps for one in after)
     if life != "two threads":
-        assert len({one.pid for one in port.ports if isinstance(one, ProcessPort | RayPort)} - {os.getpid()}) == 2
+        assert len({one.carrier.pid for one in port.ports if isinstance(one, LoopPort)} - {os.getpid()}) == 2
 
 
 def test_refusals_name_the_field_and_leave_nothing(client: EngineClient, expected: Fates) -> None:

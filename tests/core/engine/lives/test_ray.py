@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headstock.core.engine import AsyncRemoteClient, RayPort
+from headstock.core.engine import AsyncRemoteClient, LoopPort, RayCarrier
 from headstock.core.engine.lives.shipping import shipped_folder
 from headstock.core.errors import BackendError, EngineDeadError, HeadstockError
 from headstock.core.model import ModelFolder
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 def test_without_ray_it_is_said_what_to_install(folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(HeadstockError, match=r"pip install 'headstock\[ray\]'"):
-        RayPort(launch(folder))
+        LoopPort(RayCarrier(launch(folder)))
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
@@ -38,7 +38,8 @@ def test_without_ray_it_is_said_what_to_install(folder: ModelFolder, monkeypatch
 @pytest.mark.parametrize("way", ["killed", "raised"])
 def test_everybody_who_waits_is_told(folder: ModelFolder, way: str) -> None:
     async def serve() -> None:
-        port = RayPort(launch(folder, composer=f"support.lives:compose{'_failing' if way == 'raised' else ''}"))
+        composer = "support.lives:compose" + ("_failing" if way == "raised" else "")
+        port = LoopPort(RayCarrier(launch(folder, composer=composer)))
         client = AsyncRemoteClient(port)
         if way == "killed":
             assert (await run_async(client, [request("a", [1])]))["a"][1] == "length"
@@ -46,7 +47,7 @@ def test_everybody_who_waits_is_told(folder: ModelFolder, way: str) -> None:
         await client.add_request(request("b", [1, 2, 3]))
         waiting = asyncio.create_task(client.get_outputs())
         if way == "killed":
-            os.kill(port.pid, signal.SIGKILL)
+            os.kill(port.carrier.pid, signal.SIGKILL)
         with pytest.raises(EngineDeadError, match="has died"):
             await soon(waiting)
         with pytest.raises(EngineDeadError):
@@ -69,7 +70,7 @@ def test_what_keeps_an_engine_from_starting_is_told(
     folder: ModelFolder, composer: str, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        RayPort(launch(folder, composer=f"support.lives:{composer}"))
+        LoopPort(RayCarrier(launch(folder, composer=f"support.lives:{composer}")))
 
 
 @heavy
@@ -78,8 +79,9 @@ def test_nodes_run_what_they_are_sent(folder: ModelFolder) -> None:
     program = (
         "import sys; from headstock import LLM, SamplingParams\n"
         "llm = LLM(sys.argv[1], engine='ray', attention_backend='sdpa', kv_cache_memory_bytes=2**22)\n"
-        "print(llm.engine.client._port.path); print(llm.generate('abc', SamplingParams(max_tokens=3, ignore_eos=True))"
-        "[0].outputs[0].token_ids); llm.close()"
+        "print(llm.engine.client._port.carrier.path)\n"
+        "(out,) = llm.generate('abc', SamplingParams(max_tokens=3, ignore_eos=True))\n"
+        "print(out.outputs[0].token_ids); llm.close()"
     )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -12,11 +12,12 @@ import pytest
 from headstock.core.engine import (
     AsyncRemoteClient,
     EnginePort,
-    ProcessPort,
+    LoopPort,
+    ProcessCarrier,
     RemoteClient,
     RestartingPort,
     RouterPort,
-    ThreadPort,
+    ThreadCarrier,
 )
 from headstock.core.engine.lives import restart as module
 from headstock.core.errors import EngineDeadError, ModelError
@@ -35,7 +36,7 @@ class Maker:
 
     def __init__(self, folder: ModelFolder) -> None:
         self.folder = folder
-        self.made: list[ThreadPort] = []
+        self.made: list[LoopPort[ThreadCarrier]] = []
         self.let = threading.Event()
         self.let.set()
         self.problem: Exception | None = None
@@ -44,13 +45,13 @@ class Maker:
         self.let.wait()
         if self.problem is not None:
             raise self.problem
-        port = ThreadPort(tiny_core(self.folder))
+        port = LoopPort(ThreadCarrier(tiny_core(self.folder)))
         self.made.append(port)
         return port
 
     def kill_last(self, reason: str) -> None:
         """Let the newest engine die as one does whose step raises."""
-        self.made[-1]._desk.end(EngineDeadError(f"the engine has died: {reason}"))
+        self.made[-1].carrier.desk.end(EngineDeadError(f"the engine has died: {reason}"))
 
 
 def test_requests_of_a_dead_engine_fail_clearly_and_health_returns(folder: ModelFolder) -> None:
@@ -116,14 +117,14 @@ def _until_alive(port: EnginePort) -> None:
 
 
 def test_a_killed_process_comes_back(folder: ModelFolder) -> None:
-    port = RestartingPort(lambda: ProcessPort(launch(folder)))
+    port = RestartingPort(lambda: LoopPort(ProcessCarrier(launch(folder))))
     first = port._port
-    assert isinstance(first, ProcessPort)
+    assert isinstance(first, LoopPort)
     client = RemoteClient(port)
     expected = run(client, [request("a", [5, 9, 13])])["a"]
     client.pause("keep")
     client.add_request(request("b", [1]))
-    os.kill(first.pid, signal.SIGKILL)
+    os.kill(first.carrier.pid, signal.SIGKILL)
     (lost,) = client.get_outputs()
     assert (lost.request_id, lost.finish_reason) == ("b", "error")
     _until_alive(port)

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from headstock.core.engine import EngineClient, InprocClient, ProcessPort, RemoteClient
+from headstock.core.engine import EngineClient, InprocClient, LoopPort, ProcessCarrier, RemoteClient
 from headstock.core.model import ModelFolder
 from headstock.core.scheduler import EngineRequest
 from support.lives import Fates, gather, launch, request, run
@@ -41,8 +41,8 @@ def question(number: int, name: str) -> EngineRequest:
 def test_no_token_is_lost_or_doubled_and_memory_is_flat(folder: ModelFolder, overlapped: bool) -> None:
     alone = InprocClient(tiny_core(folder))
     expected = [run(alone, [question(i, str(i))])[str(i)] for i in range(100)]
-    port = ProcessPort(launch(folder, async_scheduling=overlapped, **CONFIG))
-    client, process = RemoteClient(port), psutil.Process(port.pid)
+    port = LoopPort(ProcessCarrier(launch(folder, async_scheduling=overlapped, **CONFIG)))
+    client, process = RemoteClient(port), psutil.Process(port.carrier.pid)
     try:
         begun, warm = time.monotonic(), 0
         seconds = SECONDS / 2

@@ -1,4 +1,4 @@
-"""`RayPort`: an engine in a Ray actor, on any node of a cluster."""
+"""`RayCarrier`: an engine in a Ray actor, on any node of a cluster."""
 
 from __future__ import annotations
 
@@ -7,25 +7,18 @@ import logging
 import os
 import sys
 import threading
-import weakref
-from concurrent.futures import Future
 from typing import Any
 
 from ...errors import EngineDeadError, HeadstockError
-from ...scheduler.output import EngineRequest
-from ...version import __version__
 from ..info import EngineInfo
-from .codec import Hello, Ready, Refusal, Setup, decode_event, encode_command, encode_word, error_of
+from .codec import Hello, Ready, Refusal, decode_event, encode_command, encode_word, error_of
 from .desk import Desk
 from .handshake import check_hello, check_ready
-from .messages import Abort, Add, Call, Command, Died, Method, News, Reply
-from .port import Listener
-from .process import Launch
+from .launch import Launch
+from .messages import Command, Died, News, Reply
 from .pulse import Beat, Pulse
 from .ray_actor import EngineActor
 from .shipping import shipped_folder
-
-logger = logging.getLogger(__name__)
 
 OBJECT_STORE = 128 * 2**20
 """Bytes of shared memory for a cluster of our own: what goes through it is small."""
@@ -34,82 +27,33 @@ OURS = "HEADSTOCK_"
 """Environment variables with this prefix go along to the nodes (vllm-project/vllm#14099)."""
 
 
-class RayPort:
-    """An `EnginePort`. Making one returns when the engine is ready, or raises what kept it from that.
+class RayCarrier:
+    """A `Carrier`: the actor, and a thread that asks it for events.
 
     Joins the cluster that Ray is connected to, or that ``RAY_ADDRESS`` names, or starts one on this machine.
     """
 
     def __init__(self, launch: Launch, *, num_gpus: float = 0) -> None:
-        ray = connect()
-        self._desk = Desk()
-        environ = {name: value for name, value in os.environ.items() if name.startswith(OURS)} | dict(launch.environ)
-        if not os.environ.get("RAY_ADDRESS"):  # on this machine: the very same code
-            environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        actor_class = ray.remote(concurrency_groups={"out": 1})(EngineActor)
-        actor = actor_class.options(num_cpus=1, num_gpus=num_gpus, runtime_env={"env_vars": environ}).remote()
-        self._wire = _Wire(ray, actor, launch, self._desk)
-        self._close = weakref.finalize(self, self._wire.close)
-        try:
-            self.info: EngineInfo = self._wire.start()
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def dead(self) -> EngineDeadError | None:
-        return self._desk.dead
-
-    @property
-    def pid(self) -> int:
-        """Process id of the actor, on its node."""
-        return self._wire.pid
-
-    @property
-    def path(self) -> str:
-        """Where the actor has imported Headstock from."""
-        return self._wire.path
-
-    def listen(self, listener: Listener) -> None:
-        self._desk.listen(listener)
-
-    def add(self, request: EngineRequest) -> None:
-        self._wire.send(Add(request=request))
-
-    def ask(self, request: EngineRequest) -> Future[None]:
-        number, future = self._desk.open_call()
-        self._wire.send(Add(request=request, number=number))
-        return future
-
-    def abort(self, request_ids: tuple[str, ...]) -> None:
-        self._wire.send(Abort(request_ids=request_ids))
-
-    def call(self, method: Method, *args: Any) -> Future[Any]:
-        number, future = self._desk.open_call()
-        self._wire.send(Call(number=number, method=method, args=args))
-        return future
-
-    def close(self) -> None:
-        self._close()
-
-
-class _Wire:
-    """The actor, and the thread that asks it for events."""
-
-    def __init__(self, ray: Any, actor: Any, launch: Launch, desk: Desk) -> None:
-        self._ray = ray
-        self._actor = actor
+        self.desk = Desk()
+        self._ray = connect()
         self._vigil = launch.vigil
-        self._setup = Setup(version=__version__, composer=launch.composer, payload=launch.payload)
-        self._desk = desk
+        self._setup = launch.setup
         self._numbers = itertools.count()
         self._sending = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self.pid, self.path = 0, ""
+        self.pid = 0
+        """Process id of the actor, on its node."""
+        self.path = ""
+        """Where the actor has imported Headstock from."""
+        environ = {name: value for name, value in os.environ.items() if name.startswith(OURS)} | dict(launch.environ)
+        if not os.environ.get("RAY_ADDRESS"):  # on this machine: the very same code
+            environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        actor_class = self._ray.remote(concurrency_groups={"out": 1})(EngineActor)
+        options = actor_class.options(num_cpus=1, num_gpus=num_gpus, runtime_env={"env_vars": environ})
+        self._actor = options.remote()
 
-    def start(self) -> EngineInfo:
-        """Handshake, and set-up."""
+    def ready(self) -> EngineInfo:
         try:
             said = decode_event(self._ask(self._actor.hello.remote()))
             assert isinstance(said, Hello)
@@ -130,10 +74,10 @@ class _Wire:
         return self._ray.get(reference, timeout=self._vigil.start)
 
     def send(self, command: Command | None) -> None:
-        """From any thread; nothing where the engine is dead, of which everybody is told another way."""
+        """None has the engine end."""
         frames = [bytes(frame) for frame in encode_command(command)]
         with self._sending:
-            if self._desk.dead is None:
+            if self.desk.dead is None:
                 self._actor.send.remote(next(self._numbers), frames)
 
     def close(self) -> None:
@@ -143,30 +87,30 @@ class _Wire:
             self._thread.join(self._vigil.close)
         if self._ray.is_initialized():
             self._ray.kill(self._actor)
-        self._desk.end(EngineDeadError("the engine has been closed"))
+        self.desk.end(EngineDeadError("the engine has been closed"))
 
     def _listen(self) -> None:
         try:
             self._follow()
         except Exception as problem:  # nobody would be told otherwise, and all would wait for ever
             reason = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
-            self._desk.end(EngineDeadError(f"the engine has died: {reason}", details=str(problem)))
+            self.desk.end(EngineDeadError(f"the engine has died: {reason}", details=str(problem)))
 
     def _follow(self) -> None:
         pulse = Pulse(self._vigil)
-        while not self._closing.is_set() and self._desk.dead is None:
+        while not self._closing.is_set() and self.desk.dead is None:
             reference = self._actor.events.options(concurrency_group="out").remote(self._vigil.beat)
             while not self._ray.wait([reference], timeout=2 * self._vigil.beat)[0]:
                 pulse.tick()
                 if (verdict := pulse.verdict(stopped=False, started=True)) is not None:
-                    self._desk.end(EngineDeadError(f"the engine has died: {verdict}"))
+                    self.desk.end(EngineDeadError(f"the engine has died: {verdict}"))
                     return
             for frames in self._ray.get(reference):
                 match decode_event(frames):
                     case Beat() as beat:
                         pulse.beat(beat)
                     case News() | Reply() | Died() as event:
-                        self._desk.take(event)
+                        self.desk.take(event)
                     case other:
                         raise ValueError(f"an engine that runs does not say {other!r}")
 
