@@ -106,6 +106,6 @@ def test_nodes_run_what_they_are_sent(folder: ModelFolder) -> None:
 @heavy
 def test_what_is_sent_is_a_wheels_contents() -> None:
     sent = Path(shipped_folder())
-    assert (sent / "headstock" / "core" / "engine" / "ray_actor.py").is_file()
+    assert (sent / "headstock" / "core" / "engine" / "lives" / "ray_actor.py").is_file()
     (metadata,) = sent.glob("headstock-*.dist-info")
     assert "headstock.backends" in (metadata / "entry_points.txt").read_text()
