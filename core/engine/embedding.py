@@ -53,13 +53,19 @@ class EmbeddingEngine:
 
     def tokenize(self, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
         """Token ids of `prompts`. Raises `InvalidInput` for tokens that the model does not have, and texts too long."""
-        texts = [self.inputs.tokenize(prompt) for prompt in prompts]
+        texts = [self.inputs.tokenize(self._spelled(prompt)) for prompt in prompts]
         for index, text in enumerate(texts):
             if not text:
                 raise InvalidInput("prompt", f"prompt {index} has no tokens")
             if len(text) > self.max_model_len:
                 raise InvalidInput("prompt", f"prompt {index} has {len(text)} tokens, and {self._most()}")
         return texts
+
+    def _spelled(self, prompt: Prompt) -> Prompt:
+        """`prompt` as the model is used to."""
+        if not self.pooling.lower_case or prompt.text is None:
+            return prompt
+        return replace(prompt, text=prompt.text.lower())
 
     def _most(self) -> str:
         if self.max_model_len == self._max_tokens:

@@ -24,6 +24,11 @@ FLAGS = {
 """Switches of sentence-transformers' pooling config → what they turn on; any other that is on is not supported."""
 MODULES = "modules.json"
 """Where sentence-transformers lists what a model is made of, one thing after the other."""
+TEXTS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Where it says what texts a model takes; files of later versions all have the first name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,8 @@ class Pooling:
     """The vector is scaled to length 1."""
     max_tokens: int | None = None
     """Longest text that the model is meant for, where the files say so."""
+    lower_case: bool = False
+    """Texts are lower-cased before they are tokenised."""
 
     def __call__(self, hidden: Tensor, starts: Tensor) -> Tensor:
         """float32 (texts, hidden) from hidden states (T, hidden) of texts that begin at int64 `starts` (texts + 1,)."""
@@ -50,13 +57,15 @@ class Pooling:
 
 
 def read_pooling(folder: Path, *, causal: bool) -> Pooling:
-    """What sentence-transformers' files in `folder` say; without them the last token of a causal model and the first of
-    another, at length 1, as vLLM does.
+    """What sentence-transformers' files in `folder` say; without `MODULES` the last token of a causal model and the
+    first of another, at length 1, as vLLM does.
 
     Raises `ModelError` naming file and field where they ask for something else than `POOLINGS` and a norm.
     """
+    texts = next((path for name in TEXTS if (path := folder / name).is_file()), None)
+    limits = {} if texts is None else _texts(read_json(texts), str(texts))
     if not (folder / MODULES).is_file():
-        return Pooling(kind="last" if causal else "cls", normalize=True)
+        return Pooling(kind="last" if causal else "cls", normalize=True, **limits)
     kind, normalize = "", False
     modules = read_json_value(folder / MODULES)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
@@ -75,7 +84,7 @@ def read_pooling(folder: Path, *, causal: bool) -> Pooling:
             )
     if not kind:
         raise ModelError(f"{folder / MODULES}: names no Pooling, so it is not said how a text becomes one vector")
-    return Pooling(kind=kind, normalize=normalize, max_tokens=_max_tokens(folder))
+    return Pooling(kind=kind, normalize=normalize, **limits)
 
 
 def _kind(config: Mapping[str, Any], source: str) -> str:
@@ -92,11 +101,11 @@ def _kind(config: Mapping[str, Any], source: str) -> str:
     return chosen[0]
 
 
-def _max_tokens(folder: Path) -> int | None:
-    path = folder / "sentence_bert_config.json"
-    value = read_json(path).get("max_seq_length") if path.is_file() else None
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelError(f"{path}: field 'max_seq_length' must be a whole number of at least 1, not {value!r}")
-    return value
+def _texts(config: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Fields of `Pooling` that one of `TEXTS` says."""
+    longest, lower = config.get("max_seq_length"), config.get("do_lower_case")
+    if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 1):
+        raise ModelError(f"{source}: field 'max_seq_length' must be a whole number of at least 1, not {longest!r}")
+    if not isinstance(lower, bool | None):
+        raise ModelError(f"{source}: field 'do_lower_case' must be true or false, not {lower!r}")
+    return {"max_tokens": longest, "lower_case": bool(lower)}

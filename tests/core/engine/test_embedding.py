@@ -80,6 +80,18 @@ def test_the_files_decide_on_the_pooling_and_the_longest_text(tmp_path: Path) ->
         vectors(engine, [[5], [5] * 26])
 
 
+def test_a_file_on_texts_alone_bounds_and_lower_cases_them(tmp_path: Path) -> None:
+    folder = random_encoder("bert", tmp_path).folder
+    shouted, said = Prompt(text="Z"), Prompt(text="z")
+    cased = engine_over(folder)
+    assert cased.tokenize([shouted]) != cased.tokenize([said])
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 25, "do_lower_case": true}')
+    engine = engine_over(folder)
+    assert engine.tokenize([shouted]) == engine.tokenize([said]) == cased.tokenize([said])
+    with pytest.raises(InvalidInput, match="prompt 0 has 26 tokens, and the model takes 25 at most"):
+        engine.tokenize([Prompt(token_ids=(5,) * 26)])
+
+
 def test_a_decoder_with_those_files_pools_by_itself(tmp_path: Path) -> None:
     random_model("llama", tmp_path)
     say_pooling(tmp_path, normalize=True, pooling_mode_lasttoken=True)

@@ -56,6 +56,27 @@ def test_without_them_encoders_take_the_first_token_and_decoders_the_last(tmp_pa
     assert read_pooling(tmp_path, causal=True) == Pooling(kind="last", normalize=True)
 
 
+@pytest.mark.parametrize("name", ["sentence_bert_config.json", "sentence_xlm-roberta_config.json"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_texts_a_model_takes_is_read_without_the_list_of_modules(name: str, causal: bool, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps({"max_seq_length": 77, "do_lower_case": True}))
+    assert read_pooling(tmp_path, causal=causal) == Pooling(
+        kind="last" if causal else "cls", normalize=True, max_tokens=77, lower_case=True
+    )
+    (tmp_path / name).write_text(json.dumps({"max_seq_length": None, "do_lower_case": False}))
+    assert read_pooling(tmp_path, causal=causal) == Pooling(kind="last" if causal else "cls", normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_seq_length", 0), ("max_seq_length", "512"), ("do_lower_case", 1), ("do_lower_case", "no")],
+)
+def test_what_is_no_length_and_no_switch_is_refused(field: str, value: object, tmp_path: Path) -> None:
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({field: value}))
+    with pytest.raises(ModelError, match=rf"sentence_bert_config.json: field '{field}' must be .*, not {value!r}"):
+        read_pooling(tmp_path, causal=False)
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -83,10 +104,4 @@ def test_other_modules_are_refused_by_name(tmp_path: Path) -> None:
         read_pooling(tmp_path, causal=False)
     path.write_text(json.dumps({"modules": []}))
     with pytest.raises(ModelError, match="must be a list of objects"):
-        read_pooling(tmp_path, causal=False)
-
-
-def test_a_wrong_length_is_refused(tmp_path: Path) -> None:
-    say_pooling(tmp_path, pooling_mode="mean", max_tokens=0)
-    with pytest.raises(ModelError, match="max_seq_length' must be a whole number of at least 1, not 0"):
         read_pooling(tmp_path, causal=False)
