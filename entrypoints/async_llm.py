@@ -71,7 +71,7 @@ class AsyncLLM:
         """
         outputs = self.engine.generate(
             read_prompt(prompt),
-            sampling_params or SamplingParams(),
+            SamplingParams() if sampling_params is None else sampling_params,
             request_id=request_id,
             priority=priority,
             deadline=deadline,

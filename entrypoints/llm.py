@@ -303,9 +303,6 @@ class LLM:
         """Queue all prompts, or none."""
         read = read_prompts(prompts)
         each = _one_each("sampling_params", params if params is not None else SamplingParams(), len(read))
-        for own in each:
-            if not isinstance(own, SamplingParams):
-                raise InvalidInput("sampling_params", f"must be SamplingParams, not {type(own).__name__}")
         priorities = _one_each("priority", 0 if priority is None else priority, len(read))
         engine = self.engine
         ids: list[str] = []

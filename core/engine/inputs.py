@@ -62,7 +62,12 @@ class InputProcessor:
         """
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidInput("priority", f"must be an integer, not {priority!r}")
-        for name, word in (("cache_salt", prompt.cache_salt), ("session", prompt.session)):
+        if not isinstance(params, SamplingParams):
+            raise InvalidInput("sampling_params", f"must be SamplingParams, not {type(params).__name__}")
+        if request_id is not None and not isinstance(request_id, str):
+            raise InvalidInput("request_id", f"must be text, not {type(request_id).__name__}")
+        words = {"request_id": request_id, "cache_salt": prompt.cache_salt, "session": prompt.session}
+        for name, word in words.items():
             check_unicode(name, word or "")
         token_ids = self.tokenize(prompt) if token_ids is None else token_ids
         params.check_vocabulary(self._vocab_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from ..errors import InvalidInput
 from ..outputs import CompletionOutput, FinishReason, Logprob, OutputKind, RequestMetrics, RequestOutput
@@ -139,7 +140,12 @@ class OutputProcessor:
         """Tokens of their prompts."""
 
     def add(self, request: PreparedRequest, kind: OutputKind) -> None:
-        """Expect outputs of its completions. Raises `InvalidInput` where a live request has the same id."""
+        """Expect outputs of its completions.
+
+        Raises `InvalidInput` for a kind that there is not, and where a live request has the same id.
+        """
+        if kind not in get_args(OutputKind):
+            raise InvalidInput("output_kind", f"must be one of {', '.join(get_args(OutputKind))}, not {kind!r}")
         if request.request_id in self._by_id:
             raise InvalidInput("request_id", f"{request.request_id!r} is the id of a request that is running")
         group = _Group(request=request, kind=kind, live=len(request.requests))

@@ -191,6 +191,38 @@ def test_a_deadline_must_be_seconds(folder: ModelFolder, deadline: Any) -> None:
     assert run(folder, work) == "deadline"
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"output_kind": "deltas"},
+        {"output_kind": None},
+        {"output_kind": ["delta"]},
+        {"request_id": 7},
+        {"request_id": "\ud800"},
+        {"priority": 0.5},
+    ],
+)
+def test_what_comes_with_a_prompt_is_checked_and_leaves_nothing(folder: ModelFolder, wrong: dict[str, Any]) -> None:
+    async def work(engine: AsyncLLMEngine) -> str:
+        with pytest.raises(InvalidInput) as refused:
+            await collect(engine, PROMPTS[0], **wrong)
+        await at_rest(engine)
+        assert len(await collect(engine, PROMPTS[0], output_kind="final")) == 1
+        return refused.value.field
+
+    assert run(folder, work) == next(iter(wrong))
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, {}, 7])
+def test_sampling_parameters_are_sampling_parameters(folder: ModelFolder, params: Any) -> None:
+    async def work(engine: AsyncLLMEngine) -> str:
+        with pytest.raises(InvalidInput) as refused:
+            await collect(engine, PROMPTS[0], params)
+        return refused.value.field
+
+    assert run(folder, work) == "sampling_params"
+
+
 def test_a_refused_request_leaves_nothing_and_the_next_is_served(folder: ModelFolder) -> None:
     async def work(engine: AsyncLLMEngine) -> list[str]:
         fields = []
