@@ -34,6 +34,7 @@ class Peer:
 
     def __init__(self, name: str, command: Sequence[str], *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.name = name
+        self._command = command[0]
         self._seconds = answer_seconds
         self._unread = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -114,7 +115,8 @@ class Peer:
         self._process.wait()
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
-        return BackendError("\n  ".join([f"the worker of peer {self.name} {what}; the last it said:", *last]))
+        told = "the last it said:" if last else f"it said nothing: is {self._command} a Python with {self.name}?"
+        return BackendError("\n  ".join([f"the worker of peer {self.name} {what}; {told}", *last]))
 
 
 class PeerContender:

@@ -69,6 +69,10 @@ def _resolve(asked: str, progress: Progress, weights: bool) -> ModelFolder:
         return ModelFolder(name=asked, path=_checked(path), origin="local folder")
     if path.is_file():
         return _gguf(asked, path, progress)
+    if path.exists():
+        raise ModelError(f"{path}: is neither a folder nor a file")
+    if path.is_symlink():
+        raise ModelError(f"{path}: is a link to {path.readlink()}, which is not there")
     if hub.HUB_NAME.fullmatch(asked) and not asked.startswith(".") and not asked.endswith(".gguf"):
         return ModelFolder(name=asked, path=hub.snapshot(asked, weights=weights), origin="Hugging Face Hub")
     raise _unknown(asked, path)

@@ -24,9 +24,10 @@ class ListenOptions:
     """Address and TLS."""
 
     host: Annotated[
-        str, Option(help="Name or address; 0.0.0.0 is all of IPv4.", metavar="HOST", rich_help_panel=WHERE)
-    ] = "127.0.0.1"
-    port: Annotated[int, Option(help="0 takes a free one.", rich_help_panel=WHERE)] = 8000
+        str | None,
+        Option(help="Name or address (127.0.0.1); 0.0.0.0 is all of IPv4.", metavar="HOST", rich_help_panel=WHERE),
+    ] = None
+    port: Annotated[int | None, Option(help="0 takes a free one (8000).", rich_help_panel=WHERE)] = None
     uds: Annotated[
         str | None, Option(help="Unix socket instead, for this user only.", metavar="PATH", rich_help_panel=WHERE)
     ] = None
@@ -57,7 +58,7 @@ class AccessOptions:
     allowed_origin: Annotated[
         list[str] | None,
         Option(
-            help="Web pages of this origin may call (CORS); may be repeated; none by default.",
+            help="Web pages of this origin, or * for all, may call (CORS); may be repeated; none by default.",
             metavar="URL",
             rich_help_panel=ACCESS,
         ),

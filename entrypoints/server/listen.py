@@ -11,25 +11,34 @@ from dataclasses import dataclass
 from ...core.errors import HeadstockError, InvalidInput
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """A host and port, or a Unix socket."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """0 takes one that is free."""
+    host: str | None = None
+    """None is `DEFAULT_HOST`."""
+    port: int | None = None
+    """0 takes one that is free, None is `DEFAULT_PORT`."""
     uds: str | None = None
-    """Path of a Unix socket, which only this user may use; host and port are of no meaning then."""
+    """Path of a Unix socket, which only this user may use; it has no host and no port."""
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
     ssl_ca_certs: str | None = None
     """Clients must show a certificate that one of these signed."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
+        if self.port is not None and not 0 <= self.port <= 65535:
             raise InvalidInput("port", f"must be from 0 to 65535, not {self.port}")
+        for name in ("host", "uds"):
+            if getattr(self, name) == "":
+                raise InvalidInput(name, "is empty")
+        for name in ("host", "port"):
+            if self.uds is not None and getattr(self, name) is not None:
+                raise InvalidInput(name, f"has no meaning beside uds: the server listens on {self.uds} alone")
         if self.ssl_keyfile and not self.ssl_certfile:
             raise InvalidInput("ssl_certfile", "is needed beside ssl_keyfile")
         if self.ssl_ca_certs and not self.ssl_certfile:
@@ -38,7 +47,12 @@ class Address:
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        return self.uds is not None or self.host in LOOPBACK
+        return self.uds is not None or self.place[0] in LOOPBACK
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port, where it is no Unix socket."""
+        return self.host or DEFAULT_HOST, DEFAULT_PORT if self.port is None else self.port
 
     def check_tls(self) -> None:
         """Raise `InvalidInput` where certificate and key cannot be used."""
@@ -62,9 +76,10 @@ class Address:
         """A bound socket that does not listen yet. Raises `HeadstockError` where the place is taken."""
         try:
             return self._open_unix(self.uds) if self.uds is not None else self._open_tcp()
-        except OSError as error:
-            place = self.uds if self.uds is not None else f"{self.host}:{self.port}"
-            raise HeadstockError(f"cannot listen on {place}: {error.strerror or error}") from error
+        except (OSError, UnicodeError) as error:  # the last for what can be no host's name
+            place = self.uds if self.uds is not None else "{}:{}".format(*self.place)
+            problem = getattr(error, "strerror", None) or error
+            raise HeadstockError(f"cannot listen on {place}: {problem}") from error
 
     def url(self, listening: socket.socket) -> str:
         """How to reach it."""
@@ -76,7 +91,7 @@ class Address:
 
     def _open_tcp(self) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            *self.place, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         made = socket.socket(family, kind, protocol)
         try:

@@ -12,6 +12,7 @@ from .settings import ServerSettings
 MAX_STOPS = 64
 """Stop strings: each is looked for in every piece of text."""
 MAX_STOP_LENGTH = 1024
+MAX_SALT_LENGTH = 1024
 
 
 def completion_params(body: CompletionSchema, settings: ServerSettings) -> SamplingParams:
@@ -60,6 +61,8 @@ def _check(body: GenerationSchema, settings: ServerSettings) -> None:
         raise _refusal("priority", "is heeded only by a server with --scheduling-policy priority")
     if body.cache_salt == "":
         raise _refusal("cache_salt", "must not be empty; leave it out to share cached prefixes")
+    if body.cache_salt is not None and len(body.cache_salt) > MAX_SALT_LENGTH:
+        raise _refusal("cache_salt", f"has {len(body.cache_salt)} characters, more than {MAX_SALT_LENGTH}")
     if body.stream_options is not None and not body.stream:
         raise _refusal("stream_options", "needs stream to be true")
     if body.n is not None and body.n > settings.max_queued_requests:

@@ -37,7 +37,8 @@ def serve(
     """
     address.check_tls()
     if not address.is_local and not settings.api_keys:
-        logger.warning("%s can be reached from elsewhere, and there is no --api-key: it is open to all", address.host)
+        host, _ = address.place
+        logger.warning("%s can be reached from elsewhere, and there is no --api-key: it is open to all", host)
     disable_created_metrics()  # a second series beside each counter, which no board shows
     metrics = Metrics(settings.metrics_prefix, settings.model_names[0])
     with address.open() as listening:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from ...core.errors import InvalidInput
 
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+"""As browsers send it."""
+USUAL_PORTS = re.compile(r"http://.*:80|https://.*:443")
+"""Of origins with a port that browsers leave out."""
 COUNTS = (
     "max_body_bytes",
     "max_queued_requests",
@@ -25,7 +30,7 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     """Any of them opens everything; without one everything is open."""
     allowed_origins: tuple[str, ...] = ()
-    """Web pages of these origins may call from a browser; none by default."""
+    """Web pages of these origins may call from a browser, of all with ``*``; none by default."""
     max_body_bytes: int = 16 * 2**20
     """Longer bodies are refused with 413."""
     max_queued_requests: int = 1024
@@ -52,6 +57,13 @@ class ServerSettings:
             raise InvalidInput("served_model_name", "must not be empty")
         if not all(key and key.isascii() and key.isprintable() and " " not in key for key in self.api_keys):
             raise InvalidInput("api_key", "must be printable ASCII without spaces, and not empty")
+        for origin in self.allowed_origins:
+            if origin != "*" and (not ORIGIN.fullmatch(origin) or USUAL_PORTS.fullmatch(origin)):
+                raise InvalidInput(
+                    "allowed_origin",
+                    f"{origin!r} is nothing that a browser sends; give https://example.com or http://localhost:3000, "
+                    "in lower case, without path and without the usual port, or * for all",
+                )
         if not self.metrics_prefix.isidentifier() or not self.metrics_prefix.isascii():
             raise InvalidInput("metrics_prefix", f"must be letters, digits and _, not {self.metrics_prefix!r}")
         optional = {f.name for f in fields(self) if f.default is None}

@@ -86,6 +86,14 @@ def test_one_that_dies_is_told_of_with_its_last_words():
         it.ask("turn")
 
 
+@pytest.mark.parametrize("command", ["/bin/false", "/bin/true"])
+def test_one_that_ends_without_a_word_is_asked_about(command):
+    with pytest.raises(BackendError) as dead:
+        Peer.of(f"vllm={command}")
+    problem = f"the worker of peer vllm has ended; it said nothing: is {command} a Python with vllm?"
+    assert str(dead.value) == problem
+
+
 def test_one_that_talks_nonsense_is_ended():
     with running(script("print('hello?', flush=True); time.sleep(60)")) as it:
         with pytest.raises(BackendError, match=r"answered b'hello\?"):

@@ -151,6 +151,16 @@ def test_a_folder_that_is_no_model_says_what_it_holds(tmp_path: Path) -> None:
         resolve_model(tmp_path / "notes")
 
 
+def test_what_is_there_and_no_model_is_not_suggested(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as refused:
+        resolve_model("/dev/null")
+    assert str(refused.value) == "/dev/null: is neither a folder nor a file"
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(ModelError) as refused:
+        resolve_model(tmp_path / "link")
+    assert str(refused.value) == f"{tmp_path / 'link'}: is a link to gone, which is not there"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -40,8 +40,7 @@ def started(folder: ModelFolder, *options: str, **environ: str) -> Generator[tup
         "headstock",
         "serve",
         str(folder.path),
-        "--port",
-        "0",
+        *([] if "--uds" in options else ["--port", "0"]),
         "--served-model-name",
         "tiny",
     ]
@@ -284,6 +283,29 @@ WRONG = [
     (["--max-num-seqs", "0"], "max_num_seqs"),
     (["--attention-backend", "flash_atn"], "flash_atn"),
     (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
+    (["--host", ""], "host: is empty"),
+    (["--host", "a..b"], "cannot listen on a..b:8000"),
+    (["--uds", ""], "uds: is empty"),
+    (["--uds", "/tmp/x", "--port", "8000"], "port: has no meaning beside uds"),
+    (["--uds", "/tmp/x", "--host", "127.0.0.1"], "host: has no meaning beside uds"),
+    *[
+        (["--allowed-origin", origin], f"allowed_origin: {origin!r} is nothing that a browser sends")
+        for origin in (
+            "nonsense",
+            "",
+            "null",
+            "example.com",
+            "https://",
+            "https://example.com/",
+            "https://example.com/app",
+            "https://*.example.com",
+            "https://me@example.com",
+            "HTTPS://Example.com",
+            "https://example.com:443",
+            "http://example.com:80",
+            " https://example.com",
+        )
+    ],
     (["--max-model-len", "100000"], "max_model_len"),
 ]
 
