@@ -42,8 +42,8 @@ class Arm:
         return self.python == sys.executable
 
 
-def read_arms(words: Sequence[str]) -> tuple[Arm, ...]:
-    """Two arms or more, the first of which the others are held against.
+def read_arms(words: Sequence[str], *, elsewhere: bool = False) -> tuple[Arm, ...]:
+    """Two arms or more, the first of which the others are held against; `elsewhere` as for `read_arm`.
 
     Raises `InvalidInput` naming the arm that is wrong, and where two are written alike.
     """
@@ -54,11 +54,11 @@ def read_arms(words: Sequence[str]) -> tuple[Arm, ...]:
         raise InvalidInput(
             "arms", f"{twice[0]!r} is named twice; write the second {twice[0]}{{}} to compare a backend with itself"
         )
-    return tuple(map(read_arm, words))
+    return tuple(read_arm(word, elsewhere=elsewhere) for word in words)
 
 
-def read_arm(word: str) -> Arm:
-    """Raises `InvalidInput` with the part that is wrong."""
+def read_arm(word: str, *, elsewhere: bool = False) -> Arm:
+    """Raises `InvalidInput` with the part that is wrong. Environments `elsewhere` are on other machines."""
     name = _NAME.match(word)
     if name is None or not name[0].strip():
         raise InvalidInput("arms", f"{word!r} does not start with the name of a backend")
@@ -72,7 +72,7 @@ def read_arm(word: str) -> Arm:
             raise InvalidInput(
                 "arms", f"{word!r}: {rest!r} is neither options in braces, +op=package:function nor @ENVIRONMENT"
             )
-        python = _python(word, rest[1:])
+        python = rest[1:] if elsewhere else _python(word, rest[1:])
     return Arm(label=word, backend=name[0].strip(), options=options, python=python)
 
 

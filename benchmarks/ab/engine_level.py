@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
@@ -52,6 +50,8 @@ class EnginePlan:
     rounds: int
     max_kl: float | None
     """An arm whose mean divergence from the baseline is above is wrong; None is `MAX_KL` of the compute dtype."""
+    command: str
+    """What the user called."""
 
 
 def refuse_environments(arms: Sequence[Arm]) -> None:
@@ -94,7 +94,7 @@ def compare_engines(
     lines = (*(_line(plan, metric, turns, samples) for metric in SHOWN), _kernel_line(plan, kernel_times))
     return AbReport(
         level="engine",
-        command=shlex.join(["headstock", *sys.argv[1:]]),
+        command=plan.command,
         machine=describe(cpu),
         seconds=perf_counter() - start,
         rounds=plan.rounds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,22 +60,39 @@ class Scale:
         return [(self.at(x), f"{x:.3g}") for x in (1 / edge, 1.0, edge)]
 
 
-def to_html(report: AbReport) -> str:
-    """The page."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What the template shows of one report."""
+
+    report: AbReport
+    ticks: list[tuple[float, str]]
+    whiskers: list[Whisker]
+    dots: list[Dot]
+    machine: list[str]
+
+
+def to_html(*reports: AbReport, document: Mapping[str, Any] | None = None) -> str:
+    """The page, which holds its JSON: the report's own, or `document` of several."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        pages=[_page(report) for report in reports],
+        width=WIDTH,
+        document=_embedded(reports[0].to_dict() if document is None else document),
+    )
+
+
+def _page(report: AbReport) -> Page:
     whole = [c.ratio for c in report.comparisons if c.ratio]
     scale = Scale([*whole, *(r for line in report.lines for r in line.ratios.values())])
-    return template.render(
+    return Page(
         report=report,
-        width=WIDTH,
         ticks=scale.ticks(),
         whiskers=list(_whiskers(report, scale)),
         dots=_dots(report),
         machine=report.machine.lines(),
-        document=_embedded(report.to_dict()),
     )
 
 
@@ -126,6 +143,6 @@ def _spread(value: float, values: list[float]) -> float:
     return WIDTH * (0.1 + 0.8 * ((value - low) / (high - low) if high > low else 0.5))
 
 
-def _embedded(document: dict[str, Any]) -> str:
+def _embedded(document: Mapping[str, Any]) -> str:
     """JSON that is safe inside a script element."""
     return json.dumps(document, indent=1, default=str).replace("<", "\\u003c")

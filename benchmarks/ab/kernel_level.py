@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from time import perf_counter
@@ -79,7 +77,7 @@ def check_arm(arm: Arm) -> str:
 
 
 def compare_kernels(
-    arms: Sequence[Arm], settings: Settings, judge: Judge, guard: Guard, bar: Bar, *, check: bool
+    arms: Sequence[Arm], settings: Settings, judge: Judge, guard: Guard, bar: Bar, *, check: bool, command: str
 ) -> AbReport:
     """Start, check, measure, judge."""
     machine, start = describe(judge.device), perf_counter()
@@ -96,7 +94,7 @@ def compare_kernels(
     lines = tuple(kernel_line(row, baseline.label, [arm.label for arm in others]) for row in rows)
     return AbReport(
         level="kernel",
-        command=shlex.join(["headstock", *sys.argv[1:]]),
+        command=command,
         machine=machine,
         seconds=perf_counter() - start,
         rounds=settings.rounds,

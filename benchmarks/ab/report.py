@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
+
+import msgspec
 
 from ..machine import Machine
 from ..results.records import Better
@@ -161,6 +163,19 @@ class AbReport:
             "pareto": self.pareto(),
             "notes": list(self.notes),
         }
+
+
+def read_report(document: Mapping[str, Any]) -> AbReport:
+    """What `AbReport.to_dict` wrote, on this machine or another. Raises `msgspec.ValidationError` for another shape."""
+    return msgspec.convert(_endless(document), AbReport)
+
+
+def _endless(value: Any) -> Any:
+    """Ends that an interval does not have are infinite again."""
+    if isinstance(value, Mapping):
+        found = {key: _endless(one) for key, one in value.items()}
+        return {**found, "high": inf} if "estimate" in found and found.get("high") is None else found
+    return [_endless(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _finite(value: Any) -> Any:

@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...entrypoints.cli.console import note, print_json, print_table
 from .report import AbReport, Line
 
+if TYPE_CHECKING:
+    from .gathered import Gathered
+    from .options import ReportOptions
 
-def show(report: AbReport, *, html: str | None, markdown: bool, json: bool) -> None:
-    """On stdout one form; in the file `html` another."""
-    if html is not None:
-        from .html import to_html
 
-        Path(html).write_text(to_html(report), encoding="utf-8")
-        note(f"written to {html}")
-    if json:
+def show(report: AbReport, output: ReportOptions) -> None:
+    """On stdout one form; in a file another."""
+    _write(output, report.to_dict(), [report])
+    if output.json:
         print_json(report.to_dict())
-    elif markdown:
+    elif output.markdown:
         print(to_markdown(report), end="")
     else:
         _print(report)
+
+
+def show_gathered(found: Gathered, output: ReportOptions) -> None:
+    """The same of comparisons on many machines, one after the other."""
+    _write(output, found.to_dict(), found.reports)
+    if output.json:
+        print_json(found.to_dict())
+    elif output.markdown:
+        print("\n".join(map(to_markdown, found.reports)), end="")
+    else:
+        places = [(o.node, o.request) for o in found.outcomes if o.document is not None]
+        for report, (node, request) in zip(found.reports, places, strict=True):
+            print(f"\non {node} ({request}): {report.machine.lines()[0]}")
+            _print(report)
+    for outcome in found.failures:
+        note(f"{outcome.arm} on {outcome.node} ({outcome.request}) was not compared: {outcome.error}")
+
+
+def _write(output: ReportOptions, document: Mapping[str, Any], reports: Sequence[AbReport]) -> None:
+    """The HTML file, where one is wanted and there is something to show."""
+    if output.html is not None and reports:
+        from .html import to_html
+
+        Path(output.html).write_text(to_html(*reports, document=document), encoding="utf-8")
+        note(f"written to {output.html}")
 
 
 def _print(report: AbReport) -> None:

@@ -180,6 +180,11 @@ def _ab(document: Document) -> list[Run]:
     ]
 
 
+def _gathered(document: Document) -> list[Run]:
+    """Of many machines: a run each."""
+    return [run for found in document["comparisons"] if found["document"] for run in _ab(found["document"])]
+
+
 READERS: dict[str | int, Callable[[Document], list[Run]]] = {
     EXPORT: _export,
     "headstock.bench.kernels/1": _kernels,
@@ -187,6 +192,7 @@ READERS: dict[str | int, Callable[[Document], list[Run]]] = {
     "headstock.bench.latency/1": _engine,
     "headstock.bench.serve/1": _serve,
     "headstock.ab/1": _ab,
+    "headstock.ab.ray/1": _gathered,
     1: _check,
 }
 """Value of the field ``schema`` → reader; `headstock check` has a bare number."""

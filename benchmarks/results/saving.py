@@ -12,12 +12,16 @@ def stored(wanted: bool) -> Store | None:
 
 
 def keep(store: Store | None, document: Document) -> None:
-    """Put one of our documents into `store`, if there is one, and say under which id."""
-    if store is None:
-        return
+    """Put one of our documents into `store`, if there is one, and close it."""
+    if store is not None:
+        with store:
+            put(store, document)
+
+
+def put(store: Store, document: Document) -> None:
+    """Put one of our documents into `store`, and say under which id."""
     from ...entrypoints.cli.console import note
 
-    with store:
-        for run in read_document(document) or ():
-            store.add(run)
-            note(f"kept as run {run.id} in {store.path}")
+    for run in read_document(document) or ():
+        store.add(run)
+        note(f"kept as run {run.id} in {store.path}")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import os
-import sys
 import threading
 from typing import Any
 
-from ...errors import EngineDeadError, HeadstockError
+from ...errors import EngineDeadError
 from ..info import EngineInfo
 from .codec import Hello, Ready, Refusal, decode_event, encode_command, encode_word, error_of
 from .desk import Desk
@@ -18,13 +15,7 @@ from .launch import Launch
 from .messages import Command, Died, News, Reply
 from .pulse import Beat, Pulse
 from .ray_actor import EngineActor
-from .shipping import shipped_folder
-
-OBJECT_STORE = 128 * 2**20
-"""Bytes of shared memory for a cluster of our own: what goes through it is small."""
-_CONNECTING = threading.Lock()
-OURS = "HEADSTOCK_"
-"""Environment variables with this prefix go along to the nodes (vllm-project/vllm#14099)."""
+from .ray_cluster import connect, node_environment
 
 
 class RayCarrier:
@@ -46,9 +37,7 @@ class RayCarrier:
         """Process id of the actor, on its node."""
         self.path = ""
         """Where the actor has imported Headstock from."""
-        environ = {name: value for name, value in os.environ.items() if name.startswith(OURS)} | dict(launch.environ)
-        if not os.environ.get("RAY_ADDRESS"):  # on this machine: the very same code
-            environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        environ = node_environment() | dict(launch.environ)
         actor_class = self._ray.remote(concurrency_groups={"out": 1})(EngineActor)
         options = actor_class.options(num_cpus=1, num_gpus=num_gpus, runtime_env={"env_vars": environ})
         self._actor = options.remote()
@@ -113,30 +102,3 @@ class RayCarrier:
                         self.desk.take(event)
                     case other:
                         raise ValueError(f"an engine that runs does not say {other!r}")
-
-
-def connect() -> Any:
-    """Ray, connected to a cluster; raises `HeadstockError` where it is not installed or finds none.
-
-    The cluster that ``RAY_ADDRESS`` names is sent the code that this process runs. Whoever has connected Ray before has
-    to see to it that nodes have Headstock.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise HeadstockError("engine=ray needs Ray.\n  install it with: pip install 'headstock[ray]'") from error
-    if ray.is_initialized():
-        return ray
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
-    if address := os.environ.get("RAY_ADDRESS"):
-        options |= {"address": address, "runtime_env": {"working_dir": shipped_folder()}}
-    else:
-        options |= {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    with _CONNECTING:
-        try:
-            if not ray.is_initialized():  # another engine may have been quicker
-                ray.init(**options)
-        except (ConnectionError, RuntimeError, OSError) as error:
-            raise HeadstockError(f"no Ray cluster can be joined or started: {error}") from error
-    return ray

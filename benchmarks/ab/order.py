@@ -1,0 +1,86 @@
+"""`Order`: one comparison as it was asked for, which runs the same on this machine and on a node of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.model import read_config, resolve_model
+from ...core.text import Tokenizer
+from ...entrypoints.compose import installed_plugins
+from ...selector import Selector, find_device
+from ..engine.workload import Lengths, Workload, random_workload, sharegpt_workload
+from ..progress import progress
+from . import engine_level, kernel_level, verdicts
+from .arms import Arm, read_arms
+from .options import KernelOptions, VerdictOptions, WorkloadOptions
+from .report import AbReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Plain values: it can be sent."""
+
+    arms: tuple[str, ...]
+    """As they were written, the baseline first."""
+    kernel: KernelOptions
+    workload: WorkloadOptions
+    verdict: VerdictOptions
+    command: str
+    """What the user called, for the report."""
+
+    def check(self, *, elsewhere: bool) -> None:
+        """Raise `InvalidInput` for arms that cannot be read; environments are looked for where it runs."""
+        read_arms(self.arms, elsewhere=elsewhere)
+
+    def run(self) -> AbReport:
+        """Compare. Raises `InvalidInput` or `BackendError` before anything is measured."""
+        arms = read_arms(self.arms)
+        return self._kernels(arms) if self.workload.engine is None else self._engines(arms, self.workload.engine)
+
+    def _kernels(self, arms: Sequence[Arm]) -> AbReport:
+        settings = self.kernel.settings(self.verdict.rounds or verdicts.ROUNDS)
+        plugins = installed_plugins()
+        judge = Selector(plugins).judge(find_device("cpu", plugins.hooks))
+        checks = 0 if self.verdict.no_check else len(arms)
+        with progress("starting the arms", len(settings.tasks()) + checks) as bar:
+            return kernel_level.compare_kernels(
+                arms, settings, judge, plugins.guard, bar, check=bool(checks), command=self.command
+            )
+
+    def _engines(self, arms: Sequence[Arm], model: str) -> AbReport:
+        engine_level.refuse_environments(arms)
+        plugins = installed_plugins()
+        for arm in arms:
+            plugins.backends.find(arm.backend)  # a name that nobody offers is told of before weights are read
+        folder = resolve_model(model)
+        config = read_config(folder.path)
+        plan = engine_level.EnginePlan(
+            arms=tuple(arms),
+            folder=folder,
+            workload=self._workload(Tokenizer.from_folder(folder.path), config.vocab_size, config.max_position),
+            settings={"dtype": self.workload.engine_dtype},
+            rounds=self.verdict.rounds or engine_level.ROUNDS,
+            max_kl=self.workload.max_kl,
+            command=self.command,
+        )
+        checks = 0 if self.verdict.no_check else len(arms)
+        with progress("starting the arms", len(arms) * (plan.rounds + 2) + checks) as bar:
+            problems = [
+                bar.during(f"checking {arm.label}", lambda a=arm: kernel_level.check_arm(a)) if checks else ""
+                for arm in arms
+            ]
+            bar.say("measuring")
+            return engine_level.compare_engines(
+                plan, problems, find_device("cpu", plugins.hooks), plugins.guard, bar.advance
+            )
+
+    def _workload(self, tokenizer: Tokenizer, vocab_size: int, limit: int) -> Workload:
+        asked = self.workload
+        if asked.dataset is not None:
+            return sharegpt_workload(
+                asked.dataset, asked.num_prompts, tokenizer=tokenizer, output_len=asked.output_len, limit=limit, seed=0
+            )
+        lengths = Lengths(input_len=asked.input_len, output_len=asked.output_len)
+        lengths.check(limit)
+        return random_workload(lengths, asked.num_prompts, tokenizer=tokenizer, vocab_size=vocab_size, seed=0)
