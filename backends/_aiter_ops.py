@@ -153,6 +153,11 @@ def bind(name: str, options: AiterOptions) -> Callable[..., Any]:
     return function
 
 
+def check_op(name: str, target: str) -> None:
+    """Raise `BackendError` where this function cannot take the place of op `name`."""
+    bind(name, AiterOptions(aiter_ops={name: target}))
+
+
 def load(target: str) -> Any:
     """What ``"package.module:function"`` names. Raises what its import raises."""
     module, function = _halves(target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -30,6 +30,7 @@ class AsyncLLM:
         prefill_attention_backend: str | None = None,
         attention_policy: Document | None = None,
         attention_backend_config: Document | None = None,
+        aiter_ops: Mapping[str, str] | Sequence[str] | None = None,
         engine: EngineKind = "inproc",
         data_parallel_size: int = 1,
         restart_engine: bool = False,
@@ -46,6 +47,7 @@ class AsyncLLM:
             prefill_attention_backend=prefill_attention_backend,
             attention_policy=attention_policy,
             attention_backend_config=attention_backend_config,
+            aiter_ops=aiter_ops,
         )
         settings = EngineConfig(device=find_device(hooks=installed_plugins().hooks), **config)
         self.folder = resolve_model(model)

@@ -21,6 +21,8 @@ class Order:
     """As `find_device` takes it; None is the best device here."""
     config: str | None = None
     """Options of backends, as JSON or a file."""
+    aiter_ops: tuple[str, ...] = ()
+    """Functions in the place of AITER's, each as ``"OP=package.module:function"``."""
     level: Level = "quick"
     seed: int = 0
     case: str | None = None
@@ -48,6 +50,7 @@ def prepare(order: Order) -> Prepared:
     """
     from ..plugins.conformance import Broken, Outcome, Subject, cases_for, select
     from ..selector import Selector, find_device, read_policy
+    from ..selector.called import require
     from .compose import installed_plugins
 
     plugins = installed_plugins()
@@ -55,7 +58,8 @@ def prepare(order: Order) -> Prepared:
     device = find_device(order.device, plugins.hooks)
     if device.assumed:
         raise InvalidInput("device", f"{device.name} is a profile; a backend is checked on a device that is here")
-    judge = Selector(plugins, read_policy(attention_backend_config=order.config)).judge(device)
+    policy = read_policy(attention_backend_config=order.config, aiter_ops=order.aiter_ops)
+    judge = Selector(plugins, policy).judge(device)
     against, _ = judge.standing(offer)
     cls = offer.load()
     if against or cls is None:
@@ -63,10 +67,13 @@ def prepare(order: Order) -> Prepared:
     subject = Subject(
         name=offer.label, cls=cls, device=device, options=judge.options(offer), layouts=dict(judge.layouts)
     )
-    cases, failure = (), None
+    cases: tuple[Case, ...] = ()
+    failure = None
     try:
-        cases = select(subject, order.case) if order.case else cases_for(subject, level=order.level, seed=order.seed)
+        named = select(subject, order.case) if order.case else cases_for(subject, level=order.level, seed=order.seed)
+        cases = tuple(named)
     except Broken as broken:
         failure = Outcome(case="declared:a-plain-layer", convention="declared", status="failed", reason=broken.problem)
+    require(judge, [(offer, spec) for spec in dict.fromkeys(case.problem.spec for case in cases)])
     where = f"{device.name} ({device.torch_device}, {device.arch})"
-    return Prepared(subject=subject, package=offer.record.package, device=where, cases=tuple(cases), failure=failure)
+    return Prepared(subject=subject, package=offer.record.package, device=where, cases=cases, failure=failure)

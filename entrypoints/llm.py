@@ -44,6 +44,7 @@ class LLM:
         prefill_attention_backend: str | None = None,
         attention_policy: Document | None = None,
         attention_backend_config: Document | None = None,
+        aiter_ops: Mapping[str, str] | Sequence[str] | None = None,
         block_size: int | None = None,
         enable_prefix_caching: bool = True,
         max_num_batched_tokens: int | None = None,
@@ -68,12 +69,13 @@ class LLM:
         `model` is ``smollm2``, a Hugging Face folder, a GGUF file or a name on the Hub. `attention_backend` is a name
         (``headstock backends`` lists them) or ``auto``, and can be narrowed by phase; `attention_policy` says more, by
         layer, kind and phase (`headstock.selector.read_policy`); `attention_backend_config` maps a backend's name to
-        its options. `model_impl` says whose code runs the model: ``headstock``'s own decoder, ``transformers``'
-        modelling code, or ``auto``, the first of them that knows it. `block_size` None is 16, or the first size that
-        all chosen backends take. `runner` says what for: ``generate``, ``pooling`` (see `embed`), or ``auto``, which
-        pools for encoders and where the folder says how. The other parameters are those of `EngineConfig`, and of
-        `Deployment`: `engine` is ``inproc``, ``process`` or ``ray``, and `data_parallel_size` engines, each with the
-        whole model, share the requests out among them.
+        its options. `aiter_ops` puts functions in the place of AITER's in every backend that calls them: op to
+        ``"package.module:function"``. `model_impl` says whose code runs the model: ``headstock``'s own decoder,
+        ``transformers``' modelling code, or ``auto``, the first of them that knows it. `block_size` None is 16, or the
+        first size that all chosen backends take. `runner` says what for: ``generate``, ``pooling`` (see `embed`), or
+        ``auto``, which pools for encoders and where the folder says how. The other parameters are those of
+        `EngineConfig`, and of `Deployment`: `engine` is ``inproc``, ``process`` or ``ray``, and `data_parallel_size`
+        engines, each with the whole model, share the requests out among them.
 
         Raises `InvalidInput`, `ModelError`, `BackendError` or `CapacityError`, each saying what to do. An engine that
         is not in this process ends with `close`, or with this object; it can die, and whatever waits for it then ends
@@ -86,6 +88,7 @@ class LLM:
             prefill_attention_backend=prefill_attention_backend,
             attention_policy=attention_policy,
             attention_backend_config=attention_backend_config,
+            aiter_ops=aiter_ops,
         )
         config = EngineConfig(
             device=find_device(hooks=installed_plugins().hooks),
@@ -168,6 +171,7 @@ class LLM:
         prefill_attention_backend: str | None = None,
         attention_policy: Document | None = None,
         attention_backend_config: Document | None = None,
+        aiter_ops: Mapping[str, str] | Sequence[str] | None = None,
     ) -> None:
         """Choose backends anew, over the same weights; the KV cache begins empty. Nothing may run meanwhile.
 
@@ -180,6 +184,7 @@ class LLM:
             prefill_attention_backend=prefill_attention_backend,
             attention_policy=attention_policy,
             attention_backend_config=attention_backend_config,
+            aiter_ops=aiter_ops,
         )
         self.engine.core.set_attention(make_selector(policy))
 

@@ -6,6 +6,7 @@ from .hooks import Hooks
 from .hookspecs import hookimpl
 from .names import ALIASES, AUTO
 from .offer import Offer
+from .ops import Ops
 from .placement import Placement
 from .plugins import Plugins, load_plugins
 from .record import PluginRecord
@@ -21,6 +22,7 @@ __all__ = [
     "Guard",
     "Hooks",
     "Offer",
+    "Ops",
     "Placement",
     "PluginRecord",
     "Plugins",

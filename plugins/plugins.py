@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from .discovery import discover
 from .guard import Guard
 from .hooks import Hooks
-from .record import AITER_OPS, PluginRecord
+from .ops import Ops
+from .record import PluginRecord
 from .registry import BackendRegistry
 from .switches import Switches, read_switches
 
@@ -19,30 +20,15 @@ class Plugins:
 
     backends: BackendRegistry
     hooks: Hooks
-    ops: tuple[PluginRecord, ...] = ()
-    """Functions that take the place of ops of AITER's; whoever calls them imports them."""
+    ops: Ops
+    """Functions in the place of ops of AITER's."""
     guard: Guard
     """Runs their code, and warns about it."""
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
         """Every entry point and how it fared so far."""
-        return (*(offer.record for offer in self.backends.offers), *self.hooks.records, *self.ops)
-
-    def aiter_ops(self) -> dict[str, str]:
-        """Op → ``"module:function"`` that takes its place. One that two packages replace stays AITER's own."""
-        usable = [record for record in self.ops if record.status == "not loaded"]
-        for record in self.ops:
-            if record.status != "disabled" and record.reason:
-                self.guard.warn(record.complaint)
-        targets: dict[str, list[PluginRecord]] = {}
-        for record in usable:
-            targets.setdefault(record.name, []).append(record)
-        for name, rivals in targets.items():
-            if len(rivals) > 1:
-                who = " and ".join(f"{r.package} ({r.target})" for r in rivals)
-                self.guard.warn(f"the AITER op {name} is replaced by {who}: neither is used; say which in aiter_ops")
-        return {name: rivals[0].target for name, rivals in targets.items() if len(rivals) == 1}
+        return (*(offer.record for offer in self.backends.offers), *self.hooks.records, *self.ops.records)
 
 
 def load_plugins(switches: Switches | None = None, environ: Mapping[str, str] | None = None) -> Plugins:
@@ -55,5 +41,6 @@ def load_plugins(switches: Switches | None = None, environ: Mapping[str, str] | 
     records = discover(switches)
     for warning in switches.strangers(record.distribution for record in records):
         guard.warn(warning)
-    ops = tuple(record for record in records if record.group == AITER_OPS)
-    return Plugins(backends=BackendRegistry(records, guard), hooks=Hooks(records, guard), ops=ops, guard=guard)
+    return Plugins(
+        backends=BackendRegistry(records, guard), hooks=Hooks(records, guard), ops=Ops(records, guard), guard=guard
+    )

@@ -12,7 +12,7 @@ from .figures import Estimate, ModelFigures, estimate
 from .judge import Judge, Terms
 from .plain import plain
 from .policy import kinds_of
-from .ranking import ranked
+from .ranking import ranked, switched_off
 from .selector import Selector
 
 
@@ -29,6 +29,8 @@ class Candidate:
     """``"chosen"``, ``"fits"`` or ``"refused"``."""
     reasons: tuple[str, ...]
     """All that speak against it; empty unless refused."""
+    note: str
+    """That a switch keeps it out of the automatic order; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ def _candidates(
                 rank=ranking.index(offer) + 1 if offer in ranking else None,
                 verdict=verdict,
                 reasons=reasons,
+                note=switched_off(offer, judge.device),
             )
         )
     return tuple(found)

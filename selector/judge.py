@@ -19,8 +19,9 @@ from ..core.attention import (
     mismatches,
 )
 from ..core.attention.subdivided import LAYOUT as DIVISIBLE
-from ..core.errors import InvalidInput
+from ..core.errors import BackendError, InvalidInput
 from ..plugins import Failure, Guard, Offer
+from .replacement import OPTION, Replacement, takes_ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Judge:
         guard: Guard,
         unbuilt: Mapping[Offer, str],
         block_size: int | None = None,
-        defaults: Mapping[str, object] | None = None,
+        ops: Mapping[str, Replacement] | None = None,
     ) -> None:
         self.device = device
         self.layouts = layouts
@@ -52,8 +53,8 @@ class Judge:
         """Why some could not be built on this machine."""
         self._block_size = block_size
         """What was asked for: a backend may read it in smaller blocks."""
-        self._defaults = defaults or {}
-        """Options that plugins give to every backend which has them."""
+        self.ops = ops or {}
+        """Functions in the place of ops, for every backend that calls those."""
         self._standing: dict[Offer, tuple[tuple[str, ...], Capabilities]] = {}
         self._reasons: dict[tuple[Offer, AttentionSpec, Terms], tuple[str, ...]] = {}
         self._options: dict[tuple[Offer, str], Any] = {}
@@ -96,26 +97,59 @@ class Judge:
             return block_size
         return kernel_block(block_size, offered.block_sizes) or block_size
 
+    def replacements(self, offer: Offer) -> tuple[Replacement, ...]:
+        """The functions that its options put in the place of ops, and who says so."""
+        if (cls := offer.load()) is None or not takes_ops(cls):
+            return ()
+        options = self.options(offer)
+        own = dict(cast("Any", self._asked_options.get(offer, {}).get(OPTION, ())))
+        origin = f"option of {offer.label}"
+        return tuple(
+            Replacement(op=op, target=target, origin=origin) if op in own else self.ops[op]
+            for op, target in dict(getattr(options, OPTION)).items()
+        )
+
+    def called(self, offer: Offer, spec: AttentionSpec) -> tuple[str, ...]:
+        """The ops that it may call for such a layer; raises `BackendError` where it cannot say."""
+        cls = offer.load()
+        assert cls is not None  # only what was found to fit is asked
+        options = self.options(offer)
+        found = self._guard.attempt(lambda: tuple(cls.ops(spec, self.device, options)))
+        if isinstance(found, Failure):
+            raise BackendError(f"ops() of {offer.label} raised {found}")
+        return found
+
+    def unusable(self, offer: Offer, replacement: Replacement) -> str:
+        """Why a function cannot take the place of an op that the backend calls; empty where it can."""
+        cls = offer.load()
+        assert cls is not None
+        loaded = self._guard.attempt(lambda: cls.check_op(replacement.op, replacement.target))
+        if not isinstance(loaded, Failure):
+            return ""
+        return _text(loaded) if isinstance(loaded.error, BackendError) else f"{replacement.target} raised {loaded}"
+
     def _ask(self, offer: Offer) -> tuple[tuple[str, ...], Capabilities]:
         nothing = Capabilities()
         cls = offer.load()
         if cls is None:
             return (offer.forbids(),), nothing
+        missing: tuple[str, ...] = ()
         if not self.device.assumed:
             if offer in self._unbuilt:
                 return (self._unbuilt[offer],), nothing
             available = self._guard.ask(cls.availability, Availability)
             if isinstance(available, Failure):
                 return (f"availability() raised {available}",), nothing
-            if available.reasons:
-                return available.reasons, nothing
+            missing = available.reasons
         offered = self._guard.ask(lambda: cls.capabilities(self.device), Capabilities)
         if isinstance(offered, Failure):
-            return (f"capabilities() raised {offered}",), nothing
+            return (*missing, f"capabilities() raised {offered}"), nothing
         if wrong := _malformed(offered):
-            return (f"capabilities() are malformed: {wrong}",), nothing
+            return (*missing, f"capabilities() are malformed: {wrong}"), nothing
         if offered == nothing:
-            return (f"does not run on {self.device.platform} ({self.device.arch})",), nothing
+            return (*missing, f"does not run on {self.device.platform} ({self.device.arch})"), nothing
+        if missing:
+            return missing, nothing
         if offer not in self._asked_options and isinstance(needed := self._parsed_options(offer, {}), Failure):
             return (f"needs options: {_text(needed)}",), offered
         return (), offered
@@ -158,9 +192,11 @@ class Judge:
         assert cls is not None  # only what can be loaded is asked for options
 
         def parse() -> object:
-            known = {f.name for f in fields(cls.Options)}
-            given = {name: value for name, value in self._defaults.items() if name in known}
-            parsed = cls.parse_options(given | dict(tuned) | dict(self._asked_options.get(offer, {})))
+            given = dict(tuned) | dict(self._asked_options.get(offer, {}))
+            if self.ops and takes_ops(cls) and isinstance(own := given.get(OPTION, {}), Mapping | tuple):
+                targets = {op: replacement.target for op, replacement in self.ops.items()}
+                given[OPTION] = targets | dict(cast("Mapping[str, str]", own))
+            parsed = cls.parse_options(given)
             hash(parsed)  # layers whose backend, spec and options are equal share an instance
             return parsed
 
@@ -189,4 +225,4 @@ def _malformed(offered: Capabilities) -> str:
 
 
 def _text(failure: Failure) -> str:
-    return str(failure.error) if isinstance(failure.error, InvalidInput) else str(failure)
+    return str(failure.error) if isinstance(failure.error, InvalidInput | BackendError) else str(failure)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..core.attention import Device
-from ..plugins import ALIASES
+from ..plugins import ALIASES, Offer, PluginRecord
 from ..plugins.names import key
 from .plain import plain
-from .ranking import ranked
+from .ranking import ranked, switched_off
 from .selector import Selector
 
 
@@ -29,13 +29,19 @@ class BackendRow:
     """Place in the automatic order, from 1; None is chosen by name only."""
     aliases: tuple[str, ...]
     """Names it has in other engines."""
+    note: str
+    """That a switch keeps it out of the automatic order, and that its name works; empty where neither is so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginRow:
     """One module of hooks, or a function in the place of an op of AITER's."""
 
+    kind: Literal["hooks", "op"]
     name: str
+    """As the entry point has it: of a function, the op."""
+    target: str
+    """The module, or the function."""
     version: str
     distribution: str
     verdict: str
@@ -74,19 +80,32 @@ def list_backends(selector: Selector, device: Device) -> Listing:
                 reasons=reasons if record.status == "loaded" else (record.reason,),
                 rank=ranking.index(offer) + 1 if offer in ranking else None,
                 aliases=tuple(alias for alias, true in ALIASES.items() if true == key(offer.label)),
+                note=_note(offer, device, works=verdict == "available"),
             )
         )
+    plugins = selector.plugins
     return Listing(
         device=device,
         backends=tuple(rows),
-        plugins=tuple(
-            PluginRow(
-                name=record.name,
-                version=record.version,
-                distribution=record.distribution,
-                verdict=record.status,
-                reasons=(record.reason,) if record.reason else (),
-            )
-            for record in (*selector.plugins.hooks.records, *selector.plugins.ops)
+        plugins=(
+            *(_plugin("hooks", record) for record in plugins.hooks.records),
+            *(_plugin("op", record) for record in plugins.ops.records),
         ),
+    )
+
+
+def _note(offer: Offer, device: Device, *, works: bool) -> str:
+    off = switched_off(offer, device)
+    return f"{off}; --attention-backend {offer.label} works" if off and works else off
+
+
+def _plugin(kind: Literal["hooks", "op"], record: PluginRecord) -> PluginRow:
+    return PluginRow(
+        kind=kind,
+        name=record.name,
+        target=record.target,
+        version=record.version,
+        distribution=record.distribution,
+        verdict=record.status,
+        reasons=(record.reason,) if record.reason else (),
     )

@@ -80,6 +80,8 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     options: Mapping[str, Mapping[str, object]] = field(default_factory=dict[str, Mapping[str, object]])
     """Options by backend, as the user wrote both."""
+    aiter_ops: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Functions in the place of ops, of every backend that calls those: op → ``"package.module:function"``."""
 
     def wishes(self, specs: Mapping[str, AttentionSpec]) -> dict[str, Wishes]:
         """What is asked for each layer's decode rows, its other rows, and those with an extra mask; None is nothing.

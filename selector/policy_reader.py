@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ def read_policy(
     prefill_attention_backend: str | None = None,
     attention_policy: Document | None = None,
     attention_backend_config: Document | None = None,
+    aiter_ops: Mapping[str, str] | Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Policy:
     """The policy that these parameters and the environment amount to; raises `InvalidInput` naming the parameter.
@@ -31,7 +32,8 @@ def read_policy(
     `attention_policy` maps what is chosen for to a backend, or to one for each phase:
     ``{"window": "sdpa", "decode": "triton", "0,4-7": {"prefill": "sdpa"}, "model.layers.3.*": "reference"}``.
     `attention_backend_config` maps backends to their options: ``{"sdpa": {"option": 1}}``. A flag for a phase is the
-    same as that phase in the policy.
+    same as that phase in the policy. `aiter_ops` puts functions in the place of AITER's in all backends that call them,
+    ``{"paged_attention": "package.module:function"}``, or as ``["paged_attention=package.module:function"]``.
     """
     written = _document("attention_policy", attention_policy)
     rules = [_rule(name, value) for name, value in written.items()]
@@ -45,6 +47,7 @@ def read_policy(
         environment=read(ATTENTION_BACKEND, environ),
         rules=tuple(rules),
         options=_options(attention_backend_config),
+        aiter_ops=_ops(aiter_ops),
     )
 
 
@@ -84,6 +87,32 @@ def _options(config: Document | None) -> dict[str, Mapping[str, object]]:
         if bad:
             raise InvalidInput(f"attention_backend_config[{name!r}]", f"option {bad[0]!r} is no name")
     return {name: cast("Mapping[str, object]", options) for name, options in written.items()}
+
+
+def _ops(given: object) -> dict[str, str]:
+    """By op. What is an op, and what a function's name, say the backends that call ops."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        pairs = list(cast("Mapping[object, object]", given).items())
+    elif isinstance(given, list | tuple):
+        pairs = [_pair(text) for text in cast("Sequence[object]", given)]
+    else:
+        raise InvalidInput("aiter_ops", f"must map ops to functions, not be {given!r}")
+    found: dict[str, str] = {}
+    for op, target in pairs:
+        if not isinstance(op, str) or not isinstance(target, str):
+            raise InvalidInput("aiter_ops", f"must map ops to functions, by name, not {op!r} to {target!r}")
+        if found.setdefault(op, target) != target:
+            raise InvalidInput("aiter_ops", f"{op} is given two functions: {found[op]} and {target}")
+    return found
+
+
+def _pair(text: object) -> tuple[object, object]:
+    op, _, target = text.partition("=") if isinstance(text, str) else ("", "", "")
+    if not op.strip() or not target.strip():
+        raise InvalidInput("aiter_ops", f"{text!r} is not OP=package.module:function, which --aiter-op takes")
+    return op.strip(), target.strip()
 
 
 def _name(field: str, value: object) -> str:

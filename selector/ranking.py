@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from ..core.attention import Device
 from ..plugins import Offer, Placement, PluginRecord, Plugins
-from ..plugins.environment import ROCM_AITER, ROCM_AITER_MHA, ROCM_AITER_UNIFIED, switched_on
+from ..plugins.environment import ROCM_AITER, ROCM_AITER_MHA, ROCM_AITER_UNIFIED, read, switched_on
 from ..plugins.names import key
 
 RANKING: Mapping[str, tuple[str, ...]] = {
@@ -63,6 +63,19 @@ def ranked(device: Device, plugins: Plugins) -> tuple[Offer, ...]:
                 f"{device.platform}: it is chosen only by name"
             )
     return tuple(order)
+
+
+def switched_off(offer: Offer, device: Device) -> str:
+    """That only a switch keeps a backend out of the order on `device`; ``""`` where that is not so."""
+    name = offer.record.name
+    if not offer.record.builtin or name not in RANKING.get(device.platform, ANYWHERE):
+        return ""
+    off = [
+        f"{variable} is {read(variable) or 'not set'}"
+        for variable, default in SWITCHES.get(name, {}).items()
+        if not switched_on(variable, default=default)
+    ]
+    return f"switched off ({', '.join(off)}): not chosen automatically" if off else ""
 
 
 def _switched_on(name: str) -> bool:

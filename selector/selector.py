@@ -20,10 +20,12 @@ from ..core.attention.composite import PhaseOptions
 from ..core.errors import BackendError, InvalidInput
 from ..plugins import ALIASES, AUTO, Failure, Offer, Plugins
 from ..plugins.names import key
+from .called import Served, check_called, first_broken, noted
 from .complaints import disputed, named, refused
 from .judge import Judge, Terms
 from .policy import MASKED, PHASES, Policy, Wish, Wishes
 from .ranking import LAST_RESORT, ranked
+from .replacement import replacements
 from .settle import Pick, Settlement, Settler, Task
 from .tuned import Tuned
 
@@ -49,12 +51,12 @@ class Selector:
     ) -> AttentionSelection:
         """A backend for each layer of `specs`. All layers of a model are asked for at once, a draft model's too.
 
-        What is chosen is built where that is still to be done; what cannot be is as good as not installed. Plugins that
-        observe are told. Raises `BackendError` with all reasons, naming the layers, and `InvalidInput` for a wrong
-        policy or options.
+        What is chosen is built where that is still to be done; what cannot be is as good as not installed, and so is a
+        package's function in the place of an op that does not fit. Plugins that observe are told. Raises `BackendError`
+        with all reasons, naming the layers, and `InvalidInput` for a wrong policy or options.
         """
         settlement, judge = self._settle(specs, device, block_size)
-        while not self._build(settlement.picks):
+        while not (self._build(settlement.picks) and self._load_ops(settlement, judge)):
             settlement, judge = self._settle(specs, device, block_size)
         selection = self._selection(specs, settlement, judge)
         self.plugins.hooks.selected(selection, device)
@@ -90,21 +92,41 @@ class Selector:
             self._built[offer] = f"build() raised {result}" if isinstance(result, Failure) else result
         return not any(self._built[offer] for offer in new)
 
+    def _load_ops(self, settlement: Settlement, judge: Judge) -> bool:
+        """Load functions in the place of ops where they are to run; False where a package's is left out from now on."""
+        found = None if judge.device.assumed else first_broken(judge, _served(settlement, judge))
+        if found is None:
+            return True
+        replacement, problem = found
+        if replacement.record is None:
+            raise BackendError(problem)
+        self.plugins.ops.fail(replacement.record, problem)
+        return False
+
     def _selection(
         self, specs: Mapping[str, AttentionSpec], settlement: Settlement, judge: Judge
     ) -> AttentionSelection:
         self._warn_unselected(settlement.picks)
+        check_called(judge, _served(settlement, judge), self.plugins.backends.offers)
         return AttentionSelection(
             choices=self._choices(specs, settlement, judge),
             block_size=settlement.block_size,
             layout=judge.layouts[settlement.layout],
             notes=tuple(
-                dict.fromkeys(note for pick in settlement.picks for note in self._notes(pick, settlement, judge))
+                dict.fromkeys(
+                    (
+                        *(note for pick in settlement.picks for note in self._notes(pick, settlement, judge)),
+                        *noted(judge, _served(settlement, judge)),
+                    )
+                )
             ),
         )
 
     def judge(self, device: Device, block_size: int | None = None) -> Judge:
-        """Who answers what fits on `device`; raises `BackendError` for options of an unknown backend."""
+        """Who answers what fits on `device`.
+
+        Raises `BackendError` for options of an unknown backend, `InvalidInput` for functions in the place of no op.
+        """
         options: dict[Offer, Mapping[str, object]] = {}
         for name, values in self.policy.options.items():
             offer = self.plugins.backends.find(name)
@@ -112,16 +134,8 @@ class Selector:
                 raise InvalidInput("attention_backend_config", f"has options for {offer.label} twice")
             options[offer] = values
         unbuilt = {offer: reason for offer, reason in self._built.items() if reason}
-        ops = self.plugins.aiter_ops()
-        return Judge(
-            device,
-            self.plugins.hooks.layouts(),
-            options,
-            self.plugins.guard,
-            unbuilt,
-            block_size,
-            {"aiter_ops": ops} if ops else {},
-        )
+        ops = replacements(self.plugins, self.policy.aiter_ops)
+        return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard, unbuilt, block_size, ops)
 
     def offers(self, ranking: Sequence[Offer]) -> tuple[Offer, ...]:
         """All backends: first those that are chosen automatically, in their order."""
@@ -288,6 +302,14 @@ def _origin(pick: Pick, tuned: Mapping[str, Any]) -> str:
     options = ", ".join(f"{name}={value}" for name, value in tuned.items())
     origin = f"{pick.origin}; tuned to {options}" if options else pick.origin
     return f"{pick.task.phase}: {origin}" if pick.task.phase else origin
+
+
+def _served(settlement: Settlement, judge: Judge) -> list[Served]:
+    """Who computes what, the layers with blocks as their backends see them."""
+    return [
+        (p.offer, replace(p.task.spec, block_size=judge.kernel_block(p.offer, settlement.block_size)))
+        for p in settlement.picks
+    ]
 
 
 def _build_error(offer: Offer) -> str:

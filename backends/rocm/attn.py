@@ -21,7 +21,7 @@ from ...core.attention import (
     Mismatch,
     Workspace,
 )
-from .._aiter_ops import AITER, AiterOptions, found, unsupported
+from .._aiter_ops import AITER, AiterOptions, check_op, found, unsupported
 from ..libraries import stored_as_computed
 from ..triton import TritonBackend
 from .paged import OP, Decodes, PagedDecode, decodes, suits
@@ -72,14 +72,22 @@ class RocmAttention(AttentionBackend[Plan]):
     def availability(cls) -> Availability:
         return cls.kernels.availability()
 
+    @classmethod
+    def ops(cls, spec: AttentionSpec, device: Device, options: AiterOptions) -> tuple[str, ...]:
+        plain = suits(spec) and spec.dtype in ("bfloat16", "float16") and not stored_as_computed(spec)
+        return (OP,) if plain and cls._has_paged(device) else ()
+
+    @classmethod
+    def check_op(cls, name: str, target: str) -> None:
+        check_op(name, target)
+
     def __init__(
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None
     ) -> None:
         super().__init__(spec, device, limits, workspace, options)
         self._others = self.kernels(spec, device, limits, workspace)
         self._paged = None
-        plain = suits(spec) and spec.dtype in ("bfloat16", "float16") and not stored_as_computed(spec)
-        if plain and self._has_paged(device) and found().available:
+        if self.ops(spec, device, self.options) and found().available:
             self._paged = PagedDecode(spec, device, limits, workspace, self.options)
 
     def plan(self, batch: AttentionBatch) -> Plan:

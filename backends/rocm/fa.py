@@ -24,7 +24,7 @@ from ...core.attention import (
     Workspace,
     one_of,
 )
-from .._aiter_ops import AITER, AiterOptions, bind, found, unsupported
+from .._aiter_ops import AITER, AiterOptions, bind, check_op, found, unsupported
 from ..libraries import stored_as_computed
 from .gathered import Keys, Part, continued, prompts, windowed
 from .paged import OP as PAGED
@@ -89,6 +89,14 @@ class AiterFlashAttention(AttentionBackend[Plan]):
     @classmethod
     def availability(cls) -> Availability:
         return found()
+
+    @classmethod
+    def ops(cls, spec: AttentionSpec, device: Device, options: AiterOptions) -> tuple[str, ...]:
+        return (VARLEN, PAGED if suits(spec) else UNIFIED)
+
+    @classmethod
+    def check_op(cls, name: str, target: str) -> None:
+        check_op(name, target)
 
     def __init__(
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None

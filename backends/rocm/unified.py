@@ -25,7 +25,7 @@ from ...core.attention import (
     kv_format,
     one_of,
 )
-from .._aiter_ops import AITER, AiterOptions, bind, found, unsupported
+from .._aiter_ops import AITER, AiterOptions, bind, check_op, found, unsupported
 from ..libraries import stored_as_computed
 
 OP = "unified_attention"
@@ -96,6 +96,14 @@ class AiterUnified(AttentionBackend[Plan]):
     @classmethod
     def availability(cls) -> Availability:
         return found()
+
+    @classmethod
+    def ops(cls, spec: AttentionSpec, device: Device, options: AiterOptions) -> tuple[str, ...]:
+        return (OP,)
+
+    @classmethod
+    def check_op(cls, name: str, target: str) -> None:
+        check_op(name, target)
 
     def __init__(
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None

@@ -14,6 +14,7 @@ from ...core.attention import read_spec
 from ...core.errors import BackendError
 from ...plugins import Offer
 from ...plugins.sources import source_hash
+from ...selector.called import check_called
 from ...selector.judge import Judge, Terms
 from ..kernels.contenders import BackendContender
 from ..kernels.data import Pool
@@ -39,6 +40,9 @@ class ArmKernel:
         if against or cls is None:
             raise BackendError(f'backend "{self._offer.label}" cannot run here: {"; ".join(against)}')
         self._options = self._judge.options(self._offer)
+        for replacement in self._judge.replacements(self._offer):
+            if problem := self._judge.unusable(self._offer, replacement):
+                raise BackendError(problem)
         self._cls = cls
         self.name = self._offer.label
         self.version = self._offer.record.package
@@ -61,6 +65,7 @@ class ArmKernel:
         spec = shape.spec(case.dtype, self.block_size)
         if reasons := self._judge.reasons(self._offer, spec, Terms(block_size=spec.block_size)):
             raise BackendError("; ".join(reasons))
+        check_called(self._judge, [(self._offer, spec)])
         layout = self._judge.layouts[self._judge.layouts_of(self._offer, spec)[0]]
         pool = Pool.read(Path(case.folder), shape.heads, case.dtype, case.pool_tokens, case.query_tokens)
         device = self._judge.device

@@ -41,6 +41,7 @@ class ArmOptions:
         str | None,
         Option(help="Options of backends, an object by name.", metavar="JSON|FILE", rich_help_panel=options.CHOICE),
     ] = None
+    aiter_ops: options.AiterOps = None
 
     def names(self) -> list[str]:
         """Raises `InvalidInput` where one is empty or there twice."""
@@ -209,8 +210,8 @@ def _run(
 def _maker(folder: ModelFolder, name: str, arms: ArmOptions, settings: dict[str, Any]) -> Callable[[], LLM]:
     from ...entrypoints.llm import LLM
 
-    config = arms.attention_backend_config
-    return lambda: LLM(folder.path, attention_backend=name, attention_backend_config=config, **settings)
+    wishes = {"attention_backend_config": arms.attention_backend_config, "aiter_ops": arms.aiter_ops}
+    return lambda: LLM(folder.path, attention_backend=name, **wishes, **settings)
 
 
 def _show(report: Report, output: EngineOutputOptions) -> None:

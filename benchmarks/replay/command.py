@@ -34,6 +34,7 @@ def replay(
         str | None,
         Option(help="Options of backends, an object by name.", metavar="JSON|FILE", rich_help_panel=options.CHOICE),
     ] = None,
+    aiter_ops: options.AiterOps = None,
     limit: Annotated[int | None, Option(min=1, help="At most so many steps, spread evenly.")] = None,
     json: options.Json = False,
     verbose: options.Verbose = False,
@@ -52,8 +53,11 @@ def replay(
     from ...core.live import read_recording
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device, read_policy
+    from ...selector.called import require
     from ...selector.ranking import ranked
+    from ..kernels.run import fitting_block_size
     from ..progress import progress
+    from .run import BLOCK_SIZE
     from .run import replay as run
 
     recording = read_recording(file)
@@ -61,13 +65,17 @@ def replay(
         raise InvalidInput("recording", f"{file} holds no step")
     plugins = installed_plugins()
     device = find_device("cpu", plugins.hooks)
-    judge = Selector(plugins, read_policy(attention_backend_config=attention_backend_config)).judge(device)
+    policy = read_policy(attention_backend_config=attention_backend_config, aiter_ops=aiter_ops)
+    judge = Selector(plugins, policy).judge(device)
     runs_here = [o for o in ranked(device, plugins) if not judge.standing(o)[0]]
     offer = runs_here[0] if attention_backend is None else plugins.backends.find(attention_backend)
     if against := judge.standing(offer)[0]:
         raise BackendError("\n  ".join([f'backend "{offer.label}" cannot run here:', *against]))
     judge.options(offer)  # wrong ones are told of before anything is computed
     kept = _spread(recording, limit)
+    size = fitting_block_size(BLOCK_SIZE, judge.standing(offer)[1])
+    specs = dict.fromkeys(replace(g.spec, block_size=size) for step in kept.steps for g in step.groups)
+    require(judge, [(offer, spec) for spec in specs])
     with progress("replaying", sum(len(step.groups) for step in kept.steps)) as bar:
         found = list(bar.each("replaying", run(kept, offer, judge, plugins.guard)))
     if recording.cut_short:

@@ -19,6 +19,9 @@ from ..kernels.run import fitting_block_size
 from ..kernels.shapes import Shape
 from .shapes import RecordedPool, made_up_pool, step_shapes
 
+BLOCK_SIZE = 16
+"""Where the backend takes it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
@@ -59,7 +62,7 @@ def replay(recording: Recording, offer: Offer, judge: Judge, guard: Guard) -> It
 
 def _one(shape: Shape, dtype: str, pool: Pool, offer: Offer, judge: Judge, guard: Guard) -> dict[str, Any]:
     """Verdict, reason, error and time."""
-    spec: AttentionSpec = shape.spec(dtype, fitting_block_size(16, judge.standing(offer)[1]))
+    spec: AttentionSpec = shape.spec(dtype, fitting_block_size(BLOCK_SIZE, judge.standing(offer)[1]))
     if reasons := judge.reasons(offer, spec, Terms(block_size=spec.block_size)):
         return {"verdict": "does not fit", "reason": "; ".join(reasons)}
     cls, layout = offer.load(), judge.layouts[judge.layouts_of(offer, spec)[0]]

@@ -81,6 +81,20 @@ class Backend(ABC, Generic[PlanT]):
         """Build the same into `folder`, for other machines."""
         return None
 
+    @classmethod
+    def ops(cls, spec: AttentionSpec, device: Device, options: Any) -> tuple[str, ...]:
+        """Functions of a kernel library, by name, that it may call for such a layer, and in whose place its option
+        `aiter_ops` puts others; empty means none. Pure, as `capabilities`; `options` is an instance of `Options`.
+        """
+        return ()
+
+    @classmethod
+    def check_op(cls, name: str, target: str) -> None:
+        """Load ``"package.module:function"``, which is to take the place of the op `name`, and look whether it can.
+
+        Asked of what was chosen, before weights are loaded. Raises `BackendError` with the reason.
+        """
+
     def __init__(
         self, spec: AttentionSpec, device: Device, limits: Limits, workspace: Workspace, options: Any = None
     ) -> None:

@@ -10,7 +10,7 @@ from . import options
 from .console import note, print_json, print_table, show_log
 
 if TYPE_CHECKING:
-    from ...selector import Listing
+    from ...selector import Listing, PluginRow
 
 
 def backends(
@@ -46,12 +46,17 @@ def _print(listing: Listing) -> None:
             row.verdict,
             f"{row.distribution} {row.version}",
             ", ".join(row.aliases),
-            "; ".join(row.reasons),
+            "; ".join(filter(None, (*row.reasons, row.note))),
         )
         for row in listing.backends
     ]
     rows += [
-        ("", f"{row.name} (hooks)", row.verdict, f"{row.distribution} {row.version}", "", "; ".join(row.reasons))
+        ("", f"{row.name} ({row.kind})", row.verdict, f"{row.distribution} {row.version}", "", _why(row))
         for row in listing.plugins
     ]
     print_table(("rank", "backend", "verdict", "package", "also called", "why"), rows)
+
+
+def _why(row: PluginRow) -> str:
+    """What speaks against it; of a function, what it takes the place of."""
+    return "; ".join(row.reasons) or (f"{row.target} takes the place of {row.name}" if row.kind == "op" else "")

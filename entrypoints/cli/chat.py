@@ -67,7 +67,8 @@ def chat(
         note(summary(llm.model))
         _tell_backends(llm)
     conversation = Conversation(llm, system=system, chat_template=template)
-    if not _Session(lines, llm, conversation, params, attention.attention_backend_config).run():
+    kept = {"attention_backend_config": attention.attention_backend_config, "aiter_ops": attention.aiter_ops}
+    if not _Session(lines, llm, conversation, params, kept).run():
         raise Exit(1)
 
 
@@ -75,14 +76,14 @@ class _Session:
     """Reads lines until there are no more."""
 
     def __init__(
-        self, lines: Lines, llm: LLM, conversation: Conversation, params: SamplingParams, backend_config: str | None
+        self, lines: Lines, llm: LLM, conversation: Conversation, params: SamplingParams, kept: dict[str, Any]
     ) -> None:
-        """`backend_config` are the options of backends, which stay through `/backend`."""
+        """`kept` are wishes about backends that stay through `/backend`."""
         self._lines = lines
         self._llm = llm
         self._conversation = conversation
         self._params = params
-        self._backend_config = backend_config
+        self._kept = kept
         self._commands = {
             "/backend": self._backend,
             "/reset": self._reset,
@@ -151,7 +152,7 @@ class _Session:
             from ...plugins.guard import stdout_to_stderr
 
             with stdout_to_stderr():
-                self._llm.set_attention(attention_backend=name, attention_backend_config=self._backend_config)
+                self._llm.set_attention(attention_backend=name, **self._kept)
         _tell_backends(self._llm)
 
     def _reset(self, _: str) -> None:

@@ -45,6 +45,7 @@ def check(
         str | None,
         Option(help="Options of backends, an object by name.", metavar="JSON|FILE", rich_help_panel=options.CHOICE),
     ] = None,
+    aiter_ops: options.AiterOps = None,
     fail_fast: Annotated[bool, Option("--fail-fast", help="Stop at the first failure.")] = False,
     timeout: Annotated[float, Option(min=0.1, help="Seconds that a case may take.")] = 120.0,
     in_process: Annotated[
@@ -67,7 +68,13 @@ def check(
 
     check_writable("junit", junit)
     order = Order(
-        backend=backend, device=device, config=attention_backend_config, level=level.value, seed=seed, case=case
+        backend=backend,
+        device=device,
+        config=attention_backend_config,
+        aiter_ops=tuple(aiter_ops or ()),
+        level=level.value,
+        seed=seed,
+        case=case,
     )
     if in_process:
         from ..check_worker import work
@@ -131,6 +138,7 @@ def _command(order: Order) -> str:
     words = ["headstock", "check", order.backend]
     words += ["--device", order.device] if order.device else []
     words += ["--attention-backend-config", order.config] if order.config else []
+    words += [word for op in order.aiter_ops for word in ("--aiter-op", op)]
     return shlex.join(words)
 
 

@@ -122,7 +122,7 @@ def _print_group(group: LayerGroup) -> None:
             candidate.backend,
             candidate.verdict,
             candidate.distribution,
-            "; ".join(candidate.reasons) or (group.origin or "" if candidate.verdict == "chosen" else ""),
+            "; ".join(candidate.reasons) or (group.origin or "" if candidate.verdict == "chosen" else candidate.note),
         )
         for candidate in group.candidates
     ]

@@ -19,6 +19,15 @@ ModelImpl = Annotated[
     Option(help="Whose code runs it: headstock, transformers, or auto.", metavar="NAME", rich_help_panel=ENGINE),
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON document to stdout.")]
+AiterOps = Annotated[
+    list[str] | None,
+    Option(
+        "--aiter-op",
+        help="A function in the place of one of AITER's, in all backends that call it; may be repeated.",
+        metavar="OP=PKG:FN",
+        rich_help_panel=CHOICE,
+    ),
+]
 Profile = Annotated[
     str | None, Option("--profile", help="Write where each step's time went, as a Chrome trace.", metavar="FILE")
 ]
@@ -97,6 +106,7 @@ class AttentionOptions:
         str | None,
         Option(help="Options of backends, an object by name.", metavar="JSON|FILE", rich_help_panel=CHOICE),
     ] = None
+    aiter_ops: AiterOps = None
 
     def wishes(self) -> dict[str, Any]:
         """As `read_policy` and `LLM` take them."""

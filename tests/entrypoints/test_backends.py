@@ -35,6 +35,7 @@ def test_as_json_it_is_one_document():
         "reasons": [],
         "rank": 0,
         "aliases": ["torch_sdpa", "torch_native"],
+        "note": "",
     }
 
 
@@ -78,6 +79,20 @@ def test_a_device_that_is_not_here_is_judged_by_its_profile():
     result = run_cli("backends", "--json", "--device", "MI300X")
     assert (result.json["device"]["arch"], result.json["device"]["assumed"]) == ("gfx942", True)
     assert rows(result)["sdpa"]["verdict"] == "available"
+
+
+def test_a_switch_and_a_function_in_the_place_of_an_op_are_told(site):
+    write_distribution(site, "fast", aiter_ops={"unified_attention": "my_kernels:attend"})
+    result = run_cli("backends", "--device", "mi300x", environ={"COLUMNS": "400"})
+    assert (
+        "switched off (HEADSTOCK_ROCM_AITER is not set): not chosen automatically; "
+        "--attention-backend rocm_aiter_fa works"
+    ) in result.out
+    assert re.search(
+        r"^ +unified_attention \(op\) +not loaded +fast 1\.0 +my_kernels:attend takes the place of unified_attention$",
+        result.out,
+        re.M,
+    )
 
 
 def test_variables_that_nothing_reads_are_told_of_once():

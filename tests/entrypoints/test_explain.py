@@ -10,6 +10,7 @@ import pytest
 from headstock.core.model import Decoder
 from support.cli import run_cli
 from support.plugins import BACKEND, write_distribution
+from support.tiny import tiny_folder
 
 
 @pytest.fixture
@@ -103,3 +104,28 @@ class TestNothingFits:
         assert document["fits"]
         (candidate,) = [c for c in document["groups"][0]["candidates"] if c["backend"] == "fast"]
         assert (candidate["rank"], candidate["verdict"]) == (None, "fits")
+
+
+class TestOps:
+    FA = ("--device", "mi300x", "--dtype", "bfloat16", "--attention-backend", "rocm_aiter_unified")
+
+    @pytest.fixture
+    def model(self, tmp_path) -> str:
+        return str(tiny_folder(tmp_path, head_dim=64).path)
+
+    def test_a_function_in_the_place_of_an_op_is_named_with_who_asked(self, model):
+        result = run_cli("explain", model, *self.FA, "--aiter-op", "unified_attention=my_kernels:fast")
+        assert result.code == 0
+        line = "rocm_aiter_unified calls my_kernels:fast in the place of unified_attention; why: flag (--aiter-op)"
+        assert line in result.out.splitlines()
+
+    def test_one_that_nothing_calls_is_an_answer(self, model):
+        result = run_cli("explain", model, *self.FA, "--aiter-op", "paged_attention=my_kernels:fast", "--json")
+        assert result.code == 1
+        assert "would never be called: rocm_aiter_unified calls unified_attention" in result.json["error"]
+
+    def test_what_is_no_op_is_wrong_use(self, model):
+        result = run_cli("explain", model, *self.FA, "--aiter-op", "page_attention=my_kernels:fast")
+        assert (result.code, result.out) == (2, "")
+        assert "'page_attention' is no op; known are" in result.err
+        assert "--aiter-op takes OP=package.module:function" in result.err

@@ -323,6 +323,21 @@ class TestModels:
         assert str(folder / "tokenizer.json") in refuse("generate", str(folder), "x")
 
 
+@pytest.mark.parametrize(
+    ("op", "problem"),
+    [
+        ("paged_attention", "aiter_ops: 'paged_attention' is not OP=package.module:function, which --aiter-op takes"),
+        ("paged=a:b", "aiter_ops: 'paged' is no op; known are "),
+        ("paged_attention=a.b", "aiter_ops: paged_attention is 'a.b', not package.module:function; --aiter-op takes"),
+        ("paged_attention=a:b", "a:b, asked for in the place of paged_attention by flag (--aiter-op), would never be"),
+    ],
+)
+@pytest.mark.parametrize("command", [("generate", "x"), ("serve",)], ids=lambda words: words[0])
+def test_a_function_in_the_place_of_an_op_that_cannot_be_called(tiny, command, op, problem):
+    name, *prompt = command
+    assert refuse(name, tiny, *prompt, "--attention-backend", "sdpa", "--aiter-op", op).startswith(problem)
+
+
 def test_an_unknown_device_gets_a_suggestion(tiny):
     message = refuse("explain", tiny, "--device", "mi300")
     assert message.startswith("device: 'mi300' is no known device. did you mean mi300x? Known are ")

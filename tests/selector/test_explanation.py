@@ -197,5 +197,5 @@ class TestListing:
         document = list_backends(selector(), CPU).to_dict()
         assert json.loads(json.dumps(document, allow_nan=False)) == document
         assert set(document["backends"][0]) == {
-            "name", "version", "distribution", "verdict", "reasons", "rank", "aliases",
+            "name", "version", "distribution", "verdict", "reasons", "rank", "aliases", "note",
         }  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
 
-from headstock.plugins import BackendRegistry, Guard, Hooks, Placement, PluginRecord, Plugins, load_plugins
+from headstock.plugins import BackendRegistry, Guard, Hooks, Ops, Placement, PluginRecord, Plugins, load_plugins
 
 from .tree import ROOT
 from .wheels import metadata_text, run
@@ -94,7 +94,9 @@ def only_two(plugins: Plugins) -> Plugins:
     """These plugins without the built-in backends that are none of `TWO`."""
     records = [offer.record for offer in plugins.backends.offers]
     kept = [record for record in records if not record.builtin or record.name in TWO]
-    return Plugins(backends=BackendRegistry(kept, plugins.guard), hooks=plugins.hooks, guard=plugins.guard)
+    return Plugins(
+        backends=BackendRegistry(kept, plugins.guard), hooks=plugins.hooks, ops=plugins.ops, guard=plugins.guard
+    )
 
 
 class Ranks(Hooks):
@@ -115,7 +117,7 @@ def world(ranked: Mapping[str, type] | None = None, by_name: Mapping[str, type] 
     Those in `ranked` come before `sdpa` in the automatic order, sorted by name.
     """
     backends = only_two(load_plugins(environ={})).backends
-    plugins = Plugins(backends=backends, hooks=Ranks(*(ranked or {})), guard=Guard())
+    plugins = Plugins(backends=backends, hooks=Ranks(*(ranked or {})), ops=Ops(()), guard=Guard())
     for name, cls in {**(ranked or {}), **(by_name or {})}.items():
         plugins.backends.register(name, cls)
     return plugins

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from headstock.backends.rocm.gathered import continued, windowed
 from headstock.core.attention import AttentionSpec, Capabilities, Limits, Workspace, mismatches
 from headstock.core.errors import InvalidInput
 from headstock.plugins import load_plugins
-from headstock.selector import Selector, read_policy
+from headstock.selector import Selector, explain, list_backends, read_policy
 from headstock.selector.profiles import PROFILES, profile
 from headstock.selector.ranking import ranked
 from support.attention import make_batch
@@ -142,6 +144,53 @@ def test_switches_decide_about_the_automatic_choice_alone(switches, first, monke
     for name, cls in (("ROCM_AITER_UNIFIED_ATTN", AiterUnified), ("aiter", AiterFlashAttention)):
         selector = Selector(plugins, read_policy(attention_backend=name))
         assert selector.propose({"layer": spec()}, MI300X).choices["layer"].cls is cls
+
+
+OFF = "switched off (HEADSTOCK_ROCM_AITER is not set): not chosen automatically"
+MORE = (
+    "switched off (HEADSTOCK_ROCM_AITER is not set, HEADSTOCK_ROCM_AITER_UNIFIED is not set): not chosen automatically"
+)
+
+
+@pytest.mark.parametrize(
+    ("switches", "notes"),
+    [
+        ({}, (f"{OFF}; --attention-backend {FA} works", f"{MORE}; --attention-backend {UNI} works")),
+        ({MASTER: "1", UNIFIED: "1"}, ("", "")),
+        (
+            {MASTER: "1", MHA: "off"},
+            (
+                "switched off (HEADSTOCK_ROCM_AITER_MHA is off): not chosen automatically; "
+                f"--attention-backend {FA} works",
+                "switched off (HEADSTOCK_ROCM_AITER_UNIFIED is not set): not chosen automatically; "
+                f"--attention-backend {UNI} works",
+            ),
+        ),
+    ],
+)
+def test_switched_off_is_told_apart_from_found_and_supported(switches, notes, monkeypatch):
+    for name, value in switches.items():
+        monkeypatch.setenv(name, value)
+    rows = {row.name: row for row in list_backends(Selector(load_plugins()), MI300X).backends}
+    assert (rows[FA].note, rows[UNI].note) == notes
+    assert (rows[FA].verdict, rows[FA].reasons) == ("available", ())
+    candidates = explain(Selector(load_plugins()), {"layer": spec()}, MI300X).groups[0].candidates
+    found = {candidate.backend: candidate.note for candidate in candidates}
+    assert (found[FA], found[UNI]) == tuple(note.partition("; ")[0] for note in notes)
+
+
+def test_neither_found_nor_switched_on_gives_both_reasons():
+    rows = {row.name: row for row in list_backends(Selector(load_plugins()), replace(MI300X, assumed=False)).backends}
+    assert (rows[FA].verdict, rows[FA].note) == ("unavailable", OFF)
+    assert rows[FA].reasons == ("package amd-aiter is not installed",)
+
+
+def test_neither_found_nor_supported_gives_both_reasons():
+    older = replace(profile("mi250x"), assumed=False)
+    rows = {row.name: row for row in list_backends(Selector(load_plugins()), older).backends}
+    assert rows[FA].reasons == ("package amd-aiter is not installed", "does not run on rocm (gfx90a)")
+    assert rows[FA].note == OFF
+    assert {row.note for row in list_backends(Selector(load_plugins()), profile("h100")).backends} == {""}
 
 
 def test_a_switch_that_is_neither_on_nor_off_is_an_error(monkeypatch):
