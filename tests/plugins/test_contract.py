@@ -20,6 +20,7 @@ SIGNATURES = {
     "build": "()",
     "capabilities": "(device)",
     "check_op": "(name, target)",
+    "configurations": "(spec, device, phase)",
     "derive": "(name, **attributes)",
     "forward": "(self, layer, query, *, key, value, kv_cache, plan, out, lse_out)",
     "ops": "(spec, device, options)",
