@@ -59,6 +59,7 @@ def replay(
     from ..progress import progress
     from .run import BLOCK_SIZE
     from .run import replay as run
+    from .shapes import spread
 
     recording = read_recording(file)
     if not recording.steps:
@@ -72,7 +73,7 @@ def replay(
     if against := judge.standing(offer)[0]:
         raise BackendError("\n  ".join([f'backend "{offer.label}" cannot run here:', *against]))
     judge.options(offer)  # wrong ones are told of before anything is computed
-    kept = _spread(recording, limit)
+    kept = replace(recording, steps=spread(recording.steps, limit))
     size = fitting_block_size(BLOCK_SIZE, judge.standing(offer)[1])
     specs = dict.fromkeys(replace(g.spec, block_size=size) for step in kept.steps for g in step.groups)
     require(judge, [(offer, spec) for spec in specs])
@@ -86,13 +87,6 @@ def replay(
         _print(offer.label, found)
     if not found or any(one.verdict != "right" for one in found):
         raise Exit(EXIT_WRONG)
-
-
-def _spread(recording: Recording, limit: int | None) -> Recording:
-    steps = recording.steps
-    if limit is None or len(steps) <= limit:
-        return recording
-    return replace(recording, steps=[steps[i * (len(steps) - 1) // max(limit - 1, 1)] for i in range(limit)])
 
 
 def _document(file: str, backend: str, recording: Recording, found: Sequence[Replayed]) -> dict[str, Any]:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
 
 from ...core.live import RecordedStep, RecordedTensors, Recording
 from ..kernels.data import Pool
 from ..kernels.shapes import Shape
 
+T = TypeVar("T")
+
+
+def spread(items: Sequence[T], most: int | None) -> list[T]:
+    """All of them, or of too many `most`, evenly."""
+    if most is None or len(items) <= most:
+        return list(items)
+    return [items[index * (len(items) - 1) // max(most - 1, 1)] for index in range(most)]
+
 
 def recorded_shapes(recording: Recording, most: int | None = None) -> list[Shape]:
     """One shape a step and attention group, those that are alike once; of too many, `most` spread evenly."""
     every = [shape for step in recording.steps for _, shape in step_shapes(step)]
-    found = list({(shape.rows, shape.layer): shape for shape in reversed(every)}.values())[::-1]
-    if most is None or len(found) <= most:
-        return found
-    return [found[index * (len(found) - 1) // max(most - 1, 1)] for index in range(most)]
+    return spread(list({(shape.rows, shape.layer): shape for shape in reversed(every)}.values())[::-1], most)
 
 
 def step_shapes(step: RecordedStep) -> Iterator[tuple[int, Shape]]:

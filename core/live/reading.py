@@ -20,8 +20,17 @@ from ..attention import read_spec
 from ..errors import InvalidInput
 from .tape import KIND, LENGTH, VERSION, TapedGroup
 
-MOST = 2**34
-"""Bytes of a frame beyond which a length is no length."""
+DAMAGED = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    RuntimeError,
+    SafetensorError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What a frame raises that holds something else than it should."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,6 +58,8 @@ class RecordedStep:
     """(R+1,) for each KV group."""
     seq_lens: tuple[tuple[int, ...], ...]
     """(R,) for each KV group."""
+    block_tables: tuple[Tensor | None, ...] = ()
+    """int32 (R, width) for each KV group, None for one without a cache."""
     tensors: list[RecordedTensors] = field(default_factory=list["RecordedTensors"])
 
     def rows(self, kv_group: int) -> tuple[tuple[int, int], ...]:
@@ -84,7 +95,7 @@ def _read(path: str, file: BinaryIO) -> Recording:
         about, _ = next(frames)
         if about["kind"] != KIND:
             raise KeyError(about["kind"])
-    except (_CutShort, StopIteration, KeyError, TypeError, ValueError, struct.error) as error:
+    except (_CutShort, StopIteration, *DAMAGED) as error:
         raise InvalidInput("recording", f"{path} is no recording of attention") from error
     if about.get("version", 0) > VERSION:
         raise InvalidInput("recording", f"{path} was written by a newer Headstock ({about.get('headstock')}); update")
@@ -100,7 +111,7 @@ def _read(path: str, file: BinaryIO) -> Recording:
                 found.steps[-1].tensors.append(_tensors(about, load(data)))
     except _CutShort:
         found.cut_short = True
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError) as error:
+    except DAMAGED as error:
         raise InvalidInput("recording", f"{path} is damaged: {type(error).__name__}: {error}") from error
     return found
 
@@ -110,11 +121,12 @@ class _CutShort(Exception):
 
 
 def _frames(file: BinaryIO) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+    end = os.fstat(file.fileno()).st_size
     while head := file.read(LENGTH.size):
-        (size,) = LENGTH.unpack(head) if len(head) == LENGTH.size else (MOST + 1,)
-        data = file.read(size) if size <= MOST else b""
-        if len(data) < size:
+        (size,) = LENGTH.unpack(head) if len(head) == LENGTH.size else (end,)
+        if size > end - file.tell():  # also what is no length at all: nothing is allocated for it
             raise _CutShort
+        data = file.read(size)
         yield json.loads(_metadata(data)["frame"]), data
 
 
@@ -129,14 +141,19 @@ def _group(values: Mapping[str, Any]) -> TapedGroup:
 
 
 def _step(about: Mapping[str, Any], arrays: Mapping[str, Tensor], groups: tuple[TapedGroup, ...]) -> RecordedStep:
-    count = sum(name.endswith(".seq_lens") for name in arrays)
-    return RecordedStep(
+    batches = range(sum(name.endswith(".seq_lens") for name in arrays))
+    step = RecordedStep(
         number=about["step"],
         time_ns=about["time_ns"],
         groups=groups,
-        query_start_loc=tuple(tuple(arrays[f"{i}.query_start_loc"].tolist()) for i in range(count)),
-        seq_lens=tuple(tuple(arrays[f"{i}.seq_lens"].tolist()) for i in range(count)),
+        query_start_loc=tuple(tuple(arrays[f"{i}.query_start_loc"].tolist()) for i in batches),
+        seq_lens=tuple(tuple(arrays[f"{i}.seq_lens"].tolist()) for i in batches),
+        block_tables=tuple(arrays.get(f"{i}.block_table") for i in batches),
     )
+    for group in groups:
+        if any(not 0 <= new <= keys for new, keys in step.rows(group.kv_group)):
+            raise ValueError(f"step {step.number} has a row of more new tokens than keys")
+    return step
 
 
 def _tensors(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> RecordedTensors:

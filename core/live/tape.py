@@ -2,8 +2,8 @@
 
 The file is a row of frames, each eight bytes of length (little endian) and so many of safetensors, whose metadata hold
 one JSON object under ``"frame"``: first ``file``, then ``groups`` before the first step, then ``step`` after ``step``,
-and ``tensors`` where wanted. A frame is written by one call, so that what another process reads ends at worst in a part
-of the last one.
+and ``tensors`` where wanted. A frame is with the system before the next begins, so that what another process reads ends
+at worst in a part of the last one.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ class Tape:
                 arrays[f"{index}.block_table"] = _host(batch.block_table[:rows, :width])
         return self._write({"frame": "step", "step": self._steps, "time_ns": time.time_ns()}, arrays)
 
-    def attention(self, layer: LayerParams, query: Tensor, cache: KVCache, batch: AttentionBatch, group: int) -> None:
-        """Keep one layer's vectors in the step that was kept last: its queries, and all keys and values they see."""
+    def attention(self, layer: LayerParams, query: Tensor, cache: KVCache, batch: AttentionBatch, group: int) -> bool:
+        """Keep one layer's vectors in the step that was kept last: its queries, and all keys and values they see.
+        Whether they are."""
         if not self._on:
-            return
+            return False
         assert batch.block_table is not None  # only layers with a cache are kept
         lengths = _host(batch.seq_lens)[: batch.num_reqs].tolist()
         parts = [
@@ -107,7 +108,7 @@ class Tape:
             "value": _bits(torch.cat([value for _, value in parts])),
         }
         dtype = str(query.dtype).removeprefix("torch.")
-        self._write(
+        return self._write(
             {"frame": "tensors", "step": self._steps, "group": group, "layer": layer.name, "dtype": dtype}, arrays
         )
 
@@ -118,8 +119,10 @@ class Tape:
             self._on = False
             logger.warning("the recording has reached its limit of %d bytes; nothing more is written", self._limit)
             return False
+        frame = memoryview(LENGTH.pack(len(data)) + data)
         try:
-            os.write(self._file, LENGTH.pack(len(data)) + data)
+            while frame:  # one call but for frames of more than 2 GiB, and for a disk that is full
+                frame = frame[os.write(self._file, frame) :]
         except OSError as error:  # a full disk ends the recording, not the engine
             self._on = False
             logger.warning("the recording ends here: %s", error.strerror)

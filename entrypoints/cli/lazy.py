@@ -41,6 +41,7 @@ OWN = {
     "ab": "Hold kernels against each other, and say what the measurements carry.",
     "tune": "Measure the backends of this machine for a model's layers, so that the fastest right one is chosen.",
     "replay": "Compute the attention of a recording again, and check it.",
+    "trace": "Carry recordings to FlashInfer-Trace, the data sets of flashinfer-bench, and back.",
     "results": "Keep results of benchmarks and checks, and compare them.",
 }
 """Commands of floors above this one: they come in by the road of other packages, but their names cannot be taken."""
