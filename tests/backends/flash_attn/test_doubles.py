@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from support.doubles import dao
+from support.doubles.checks import unviolated
 from support.doubles.signatures import parse, recorded, standing_in
 
 HALF = torch.bfloat16
@@ -46,64 +49,71 @@ def wide(size):
     return {"q": torch.zeros(4, 4, size, dtype=HALF), "k": cache, "v": cache}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"k": torch.zeros(3, 128, 2, 16, dtype=HALF), "v": torch.zeros(3, 128, 2, 16, dtype=HALF)},
-            "divisible by 256",
-        ),
-        ({"q": torch.zeros(4, 4, 16)}, "fp16 and bf16"),
-        ({"q": torch.zeros(4, 4, 16, dtype=torch.float16)}, "same dtype"),
-        ({"q": torch.zeros(4, 3, 16, dtype=HALF)}, "must divide"),
-        ({"q": torch.zeros(4, 16, 4, dtype=HALF).transpose(1, 2)}, "contiguous last dimension"),
-        ({"cu_seqlens_q": ints(0, 2, 4).long()}, "cu_seqlens_q must have dtype"),
-        ({"cu_seqlens_k": ints(0, 5)}, "cu_seqlens_k must have shape"),
-        ({"block_table": torch.ones(2, 1, dtype=torch.int64)}, "block_table must have dtype"),
-        ({"block_table": torch.ones(3, 2, dtype=torch.int32).T}, "block_table must be contiguous"),
-        ({"cu_seqlens_q": ints(0)}, "batch size must be positive"),
-        ({"alibi_slopes": torch.ones(4, dtype=HALF)}, "fp32"),
-        ({"alibi_slopes": torch.ones(3)}, "must be"),
-        ({"max_seqlen_k": 4}, "max_seqlen_k"),
-        (wide(12), "multiple of 8"),
-        (wide(264), "at most 256"),
-    ],
-)
+FA2_REFUSED = [
+    (
+        {"k": torch.zeros(3, 128, 2, 16, dtype=HALF), "v": torch.zeros(3, 128, 2, 16, dtype=HALF)},
+        "divisible by 256",
+    ),
+    ({"q": torch.zeros(4, 4, 16)}, "fp16 and bf16"),
+    ({"q": torch.zeros(4, 4, 16, dtype=torch.float16)}, "same dtype"),
+    ({"q": torch.zeros(4, 3, 16, dtype=HALF)}, "must divide"),
+    ({"q": torch.zeros(4, 16, 4, dtype=HALF).transpose(1, 2)}, "contiguous last dimension"),
+    ({"cu_seqlens_q": ints(0, 2, 4).long()}, "cu_seqlens_q must have dtype"),
+    ({"cu_seqlens_k": ints(0, 5)}, "cu_seqlens_k must have shape"),
+    ({"block_table": torch.ones(2, 1, dtype=torch.int64)}, "block_table must have dtype"),
+    ({"block_table": torch.ones(3, 2, dtype=torch.int32).T}, "block_table must be contiguous"),
+    ({"cu_seqlens_q": ints(0)}, "batch size must be positive"),
+    ({"alibi_slopes": torch.ones(4, dtype=HALF)}, "fp32"),
+    ({"alibi_slopes": torch.ones(3)}, "must be"),
+    ({"max_seqlen_k": 4}, "max_seqlen_k"),
+    ({"q": torch.zeros(4, 4, 24, dtype=HALF)}, "query and key must have one head dimension"),
+    ({"v": torch.zeros(3, 256, 2, 24, dtype=HALF)}, "q, k and v must have one head dimension"),
+    (wide(12), "multiple of 8"),
+    (wide(264), "at most 256"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FA2_REFUSED)
 def test_flash_attn_checks(changes, message):
     with pytest.raises(RuntimeError, match=message):
         fa2(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"cache_seqlens": ints(5, 3).long()}, "seqused_k must have dtype"),
-        ({"page_table": torch.ones(2, 2, dtype=torch.int64)}, "page_table must have dtype"),
-        ({"k_cache": torch.zeros(3, 4, 16, 2, dtype=HALF).transpose(2, 3)}, "contiguous last dimension"),
-        ({"num_splits": 257}, "at most 256"),
-    ],
-)
+FA3_REFUSED = [
+    ({"cache_seqlens": ints(5, 3).long()}, "seqused_k must have dtype"),
+    ({"page_table": torch.ones(2, 2, dtype=torch.int64)}, "page_table must have dtype"),
+    ({"k_cache": torch.zeros(3, 4, 16, 2, dtype=HALF).transpose(2, 3)}, "contiguous last dimension"),
+    ({"num_splits": 257}, "at most 256"),
+    ({"cu_seqlens_q": ints(0, 2, 4).long()}, "cu_seqlens_q must have dtype"),
+    ({"q": wide(264)["q"], "k_cache": wide(264)["k"], "v_cache": wide(264)["v"]}, "multiple of 8 up to 256"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FA3_REFUSED)
 def test_flash_attn_3_checks(changes, message):
     with pytest.raises(RuntimeError, match=message):
         fa3(**changes)
 
 
-@pytest.mark.parametrize(
-    ("arch", "changes", "message"),
-    [
-        (80, {}, "paged KV not supported"),
-        (120, {}, "paged KV not supported"),
-        (75, {}, "Unsupported compute capability"),
-        (90, {"cu_seqlens_k": ints(0, 5, 8)}, "not supported with cu_seqlens_k"),
-        (90, {"num_splits": 2}, "SplitKV"),
-        (90, {"page_table": torch.ones(2, 2, dtype=torch.int64)}, "page_table must have dtype"),
-        (90, {"learnable_sink": torch.zeros(3)}, "learnable_sink"),
-        (90, {"window_size": (-1, None), "causal": False, "max_seqlen_k": 3}, "max_seqlen_k"),
-        (90, {"window_size": (-1, 0)}, "None or a number"),
-        (100, wide(136), "not supported on SM100"),
-        (90, wide(264), "not supported on SM90"),
-    ],
-)
+FA4_REFUSED = [
+    (80, {}, "paged KV not supported"),
+    (120, {}, "paged KV not supported"),
+    (75, {}, "Unsupported compute capability"),
+    (90, {"cu_seqlens_k": ints(0, 5, 8)}, "not supported with cu_seqlens_k"),
+    (90, {"num_splits": 2}, "SplitKV"),
+    (90, {"page_table": torch.ones(2, 2, dtype=torch.int64)}, "page_table must have dtype"),
+    (90, {"learnable_sink": torch.zeros(3)}, "learnable_sink"),
+    (90, {"window_size": (-1, None), "causal": False, "max_seqlen_k": 3}, "max_seqlen_k"),
+    (90, {"window_size": (-1, 0)}, "None or a number"),
+    (100, wide(136), "not supported on SM100"),
+    (90, wide(264), "not supported on SM90"),
+    (90, {"cu_seqlens_q": ints(0, 2, 4).long()}, "cu_seqlens_q must have dtype"),
+    (90, {"seqused_k": ints(5, 3).long()}, "seqused_k must have dtype"),
+    (90, {"page_table": None, "seqused_k": None, "cu_seqlens_k": ints(0, 5, 8).long()}, "cu_seqlens_k must have dtype"),
+]
+
+
+@pytest.mark.parametrize(("arch", "changes", "message"), FA4_REFUSED)
 def test_flash_attn_4_checks(arch, changes, message):
     with pytest.raises(RuntimeError, match=message):
         fa4(arch, **changes)
@@ -171,3 +181,22 @@ def test_a_call_has_to_fit_every_release():
     call = standing_in(name, dao.FA3_RELEASES, lambda *, q, k, v, return_attn_probs: None)
     with pytest.raises(TypeError, match=r"flash-attn-3-at-2.8.3.*return_attn_probs"):
         call(1, 2, 3, 4, 5, 6, 7, return_attn_probs=True)
+
+
+def fa3_ragged(**changes):
+    call = dao.flash_attn_3()["flash_attn_interface"].flash_attn_varlen_func
+    keys = torch.randn(8, 2, 16, dtype=HALF)
+    return call(**two_rows(4, cu_seqlens_k=ints(0, 5, 8), max_seqlen_k=5) | {"k": keys, "v": keys} | changes)
+
+
+def test_rows_longer_than_the_longest_are_refused_by_the_third():
+    with pytest.raises(RuntimeError, match="max_seqlen_k is too small"):
+        fa3_ragged(max_seqlen_k=4)
+
+
+def test_every_check_is_violated():
+    calls = [partial(fa2, **changes) for changes, _ in FA2_REFUSED]
+    calls += [partial(fa3, **changes) for changes, _ in FA3_REFUSED]
+    calls += [partial(fa3_ragged, max_seqlen_k=4)]
+    calls += [partial(fa4, arch, **changes) for arch, changes, _ in FA4_REFUSED]
+    assert unviolated([dao], calls) == []

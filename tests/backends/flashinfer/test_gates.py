@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -11,6 +12,8 @@ from headstock.backends.flashinfer import FlashInfer
 from headstock.core.attention import AttentionSpec, Capabilities, mismatches
 from headstock.core.errors import InvalidInput
 from headstock.selector.profiles import profile
+from support.doubles import flashinfer
+from support.doubles.checks import unviolated
 from support.doubles.devices import pretend
 from support.doubles.install import distribution
 
@@ -100,7 +103,7 @@ def ints(*values):
 def prefill(run=None, wrapper=None, **changes):
     """Two rows of 2 queries, 5 and 3 keys, in pages 1, 2 and 0 of 4 tokens."""
     own = import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper(
-        torch.zeros(8, dtype=torch.uint8), **(wrapper or {})
+        **{"float_workspace_buffer": torch.zeros(8, dtype=torch.uint8), **(wrapper or {})}
     )
     arguments = {
         "qo_indptr": ints(0, 2, 4), "paged_kv_indptr": ints(0, 2, 3), "paged_kv_indices": ints(1, 2, 0),
@@ -126,49 +129,53 @@ def decode(wrapper=None, **changes):
     return own.run(torch.randn(2, 4, 64, dtype=HALF), (cache, cache))
 
 
+def unplanned():
+    wrapper = import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper(torch.zeros(8, dtype=torch.uint8))
+    return wrapper.run(torch.zeros(1, 1, 64), (torch.zeros(1), torch.zeros(1)))
+
+
+NINE = {"paged_kv_indices_buffer": torch.zeros(9, dtype=torch.int32)}
+ONE_ROW = {"paged_kv_indptr_buffer": ints(0, 0), "paged_kv_last_page_len_buffer": ints(0)}
 GRAPH = {"use_cuda_graph": True, "paged_kv_indptr_buffer": ints(0, 0, 0), "paged_kv_last_page_len_buffer": ints(0, 0)}
 
 
-@pytest.mark.parametrize(
-    ("call", "changes", "error", "message"),
-    [
-        (prefill, {"q_data_type": "float16"}, ValueError, "does not match the q_data_type"),
-        (prefill, {"kv_data_type": torch.float16}, ValueError, "does not match the kv_data_type"),
-        (prefill, {"qo_indptr": ints(0, 2, 5)}, ValueError, "does not match qo_indptr"),
-        (prefill, {"qo_indptr": ints(0, 2, 4).long()}, RuntimeError, "qo_indptr must have dtype"),
-        (prefill, {"paged_kv_indices": ints(1, 2, 0).long()}, RuntimeError, "indices must have dtype"),
-        (prefill, {"paged_kv_last_page_len": ints(0, 3)}, RuntimeError, "from 1 to page_size"),
-        (prefill, {"head_dim_qk": 96}, RuntimeError, "head_dim"),
-        (prefill, {"page_size": 8}, RuntimeError, "other pages"),
-        (prefill, {"run": {"lse_base": "e"}}, ValueError, "lse_base"),
-        (prefill, {"run": {"window_left": 3}}, AssertionError, None),
-        (prefill, {"run": {"out": torch.zeros(4, 4, 64)}}, RuntimeError, "another shape or dtype"),
-        (prefill, {"run": {"logits_soft_cap": 3.0}}, TypeError, "logits_soft_cap"),
-        (prefill, {"wrapper": {"kv_layout": "nhd"}}, KeyError, "kv_layout"),
-        (prefill, {"wrapper": {"backend": "trtllm-gen"}}, RuntimeError, "pages of 16, 32 and 64"),
-        (prefill, {"wrapper": {"backend": "trtllm-gen"}, "logits_soft_cap": 1.0, "causal": True}, AssertionError, None),
-        (prefill, {"wrapper": {"backend": "trtllm-gen"}, "window_left": 1}, NotImplementedError, "Sliding-window"),
-        (decode, {"softcap": 3.0}, TypeError, "softcap"),
-        (decode, {"num_qo_heads": 6, "wrapper": {"use_tensor_cores": False}}, RuntimeError, "group_size"),
-        (decode, {"wrapper": {"use_cuda_graph": True}}, ValueError, "should be a torch.Tensor"),
-        (decode, {"wrapper": GRAPH | {"paged_kv_indices_buffer": ints(0)}}, ValueError, "allocated buffer"),
-    ],
-)
+REFUSED = [
+    (prefill, {"q_data_type": "float16"}, ValueError, "does not match the q_data_type"),
+    (prefill, {"kv_data_type": torch.float16}, ValueError, "does not match the kv_data_type"),
+    (prefill, {"qo_indptr": ints(0, 2, 5)}, ValueError, "does not match qo_indptr"),
+    (prefill, {"qo_indptr": ints(0, 2, 4).long()}, RuntimeError, "qo_indptr must have dtype"),
+    (prefill, {"paged_kv_indices": ints(1, 2, 0).long()}, RuntimeError, "indices must have dtype"),
+    (prefill, {"paged_kv_last_page_len": ints(0, 3)}, RuntimeError, "from 1 to page_size"),
+    (prefill, {"head_dim_qk": 96}, RuntimeError, "head_dim"),
+    (prefill, {"page_size": 8}, RuntimeError, "other pages"),
+    (prefill, {"run": {"lse_base": "e"}}, ValueError, "lse_base"),
+    (prefill, {"run": {"window_left": 3}}, AssertionError, None),
+    (prefill, {"run": {"out": torch.zeros(4, 4, 64)}}, RuntimeError, "another shape or dtype"),
+    (prefill, {"run": {"logits_soft_cap": 3.0}}, TypeError, "logits_soft_cap"),
+    (prefill, {"wrapper": {"kv_layout": "nhd"}}, KeyError, "kv_layout"),
+    (prefill, {"wrapper": {"backend": "trtllm-gen"}}, RuntimeError, "pages of 16, 32 and 64"),
+    (prefill, {"wrapper": {"backend": "trtllm-gen"}, "logits_soft_cap": 1.0, "causal": True}, AssertionError, None),
+    (prefill, {"wrapper": {"backend": "trtllm-gen"}, "window_left": 1}, NotImplementedError, "Sliding-window"),
+    (prefill, {"wrapper": {"float_workspace_buffer": torch.zeros(8)}}, RuntimeError, "made of bytes"),
+    (prefill, {"wrapper": {"use_cuda_graph": True}}, RuntimeError, "knows no graphs"),
+    (prefill, {"paged_kv_indptr": ints(0, 2, 3).long()}, RuntimeError, "indptr must have dtype"),
+    (prefill, {"paged_kv_indptr": ints(0, 2, 4)}, RuntimeError, "as many as indptr says"),
+    (prefill, {"paged_kv_last_page_len": ints(1, 3).long()}, RuntimeError, "last_page_len must have dtype"),
+    (prefill, {"num_qo_heads": 5}, RuntimeError, "a multiple of num_kv_heads"),
+    (unplanned, {}, RuntimeError, "plan"),
+    (decode, {"softcap": 3.0}, TypeError, "softcap"),
+    (decode, {"num_qo_heads": 6, "wrapper": {"use_tensor_cores": False}}, RuntimeError, "group_size"),
+    (decode, {"wrapper": {"use_cuda_graph": True}}, ValueError, "should be a torch.Tensor"),
+    (decode, {"wrapper": GRAPH | {"paged_kv_indices_buffer": ints(0)}}, ValueError, "allocated buffer"),
+    (decode, {"wrapper": GRAPH | ONE_ROW | NINE}, ValueError, "fixed in cudagraph mode"),
+    (decode, {"wrapper": GRAPH | NINE | {"paged_kv_indptr_buffer": ints(0)}}, ValueError, "should be batch_size"),
+]
+
+
+@pytest.mark.parametrize(("call", "changes", "error", "message"), REFUSED)
 def test_the_double_checks_what_the_library_checks(call, changes, error, message):
     with pytest.raises(error, match=message):
         call(**changes)
-
-
-def test_the_batch_of_a_graph_is_fixed():
-    graph = {"paged_kv_indptr_buffer": ints(0, 0), "paged_kv_last_page_len_buffer": ints(0)}
-    with pytest.raises(ValueError, match="fixed in cudagraph mode"):
-        decode(wrapper=GRAPH | graph | {"paged_kv_indices_buffer": torch.zeros(9, dtype=torch.int32)})
-
-
-def test_a_plan_comes_before_a_run():
-    wrapper = import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper(torch.zeros(8, dtype=torch.uint8))
-    with pytest.raises(RuntimeError, match="plan"):
-        wrapper.run(torch.zeros(1, 1, 64), (torch.zeros(1), torch.zeros(1)))
 
 
 def test_the_templates_drop_sinks_without_a_word():
@@ -176,3 +183,8 @@ def test_the_templates_drop_sinks_without_a_word():
     plain = prefill()
     torch.manual_seed(0)
     assert torch.equal(plain, prefill(run={"sinks": torch.full((4,), 5.0)}))
+
+
+def test_every_check_is_violated():
+    calls = [partial(call, **changes) for call, changes, *_ in REFUSED]
+    assert unviolated([flashinfer], calls) == []

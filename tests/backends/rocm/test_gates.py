@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
-from headstock.backends.rocm import AiterFlashAttention, AiterUnified
+from headstock.backends.rocm import AiterFlashAttention, AiterUnified, RocmAttention
 from headstock.backends.rocm.gathered import continued, windowed
+from headstock.backends.triton import TritonBackend
 from headstock.core.attention import AttentionSpec, Capabilities, Limits, Workspace, mismatches
 from headstock.core.errors import InvalidInput
 from headstock.plugins import load_plugins
@@ -44,10 +46,21 @@ def test_each_runs_on_the_cards_that_its_kernels_are_made_for(cls, cards):
     assert {p.name for p in PROFILES if cls.capabilities(p.device) != Capabilities()} == cards
 
 
+@pytest.mark.parametrize("cls", [AiterFlashAttention, AiterUnified])
 @pytest.mark.parametrize("version", ["0.1.6", "0.2.0"])
-def test_other_versions_are_refused_with_the_range(version, tmp_path, monkeypatch):
+def test_other_versions_are_refused_with_the_range(cls, version, tmp_path, monkeypatch):
     distribution(monkeypatch, tmp_path, "amd-aiter", version)
-    assert AiterUnified.availability().reasons == (f"package amd-aiter is {version}, needed is >=0.1.7,<0.2",)
+    (reason,) = cls.availability().reasons
+    assert re.fullmatch(rf"package amd-aiter is {version}, needed is >=0\.1\.[\w.]+,<0\.2", reason)
+    assert cls.capabilities(pretend("mi300x", libraries={"amd-aiter": version})) == Capabilities()
+
+
+@pytest.mark.parametrize("version", ["0.1.6", "0.2.0"])
+def test_with_another_version_the_third_is_our_kernels(version):
+    other = replace(MI300X, libraries={**MI300X.libraries, "amd-aiter": version})
+    assert RocmAttention.capabilities(other) == TritonBackend.capabilities(other)
+    assert RocmAttention.ops(spec(), other, RocmAttention.Options()) == ()
+    assert RocmAttention.ops(spec(), MI300X, RocmAttention.Options()) != ()
 
 
 def test_the_other_project_called_aiter_is_told_apart(tmp_path, monkeypatch):

@@ -61,24 +61,35 @@ def varlen(
     window_size: tuple[int, ...],
     return_lse: bool,
     out: Tensor | None,
+    block_table: Tensor | None,
 ) -> Any:
-    """Flash attention over ragged K and V: LSE natural, float32 (H, total_q), -inf where a query sees no key."""
+    """Flash attention over ragged K and V, or paged ones: LSE natural, float32 (H, total_q), -inf where a query sees
+    no key.
+    """
     batch = len(cu_seqlens_q) - 1
     require(q.dtype in HALF and q.dtype == k.dtype == v.dtype, "FlashAttention only supports fp16 and bf16 data type")
     require(q.stride(-1) == k.stride(-1) == v.stride(-1) == 1, "Input tensor must have contiguous last dimension")
     require(q.shape[-1] <= 256 and q.shape[-1] % 8 == 0, "head dimension at most 256, a multiple of 8")
-    require(q.shape[1] % k.shape[1] == 0, "Number of heads in key/value must divide number of heads in query")
+    require(q.shape[1] % k.shape[-2] == 0, "Number of heads in key/value must divide number of heads in query")
+    require(q.shape[-1] == k.shape[-1], "query and key must have one head dimension")
     require_int32("cu_seqlens_q", cu_seqlens_q, (batch + 1,))
     require_int32("cu_seqlens_k", cu_seqlens_k, (batch + 1,))
+    require(len(window_size) == 2 or window_size[2] == 0, "a window has two sides, and may name sinks, which are none")
+    if block_table is not None:
+        require(k.shape[1] % 128 == 0, "Paged KV cache block size must be divisible by 128")
+        require_int32("block_table", block_table, (batch, block_table.shape[1]))
     if out is None:
         out = torch.full_like(q, float("nan"))
     require(out.dtype == q.dtype and out.shape == q.shape and out.stride(-1) == 1, "Output must be like the query")
     lse = torch.full(q.shape[:2], float("nan"))
     ranges = zip(pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True)
-    for (start, end), (first, last) in ranges:
+    for row, ((start, end), (first, last)) in enumerate(ranges):
         require(end - start <= max_seqlen_q and last - first <= max_seqlen_k, "a row is longer than the longest")
+        keys, values = k[first:last], v[first:last]
+        if block_table is not None:
+            keys, values = (x[block_table[row].long()].flatten(0, 1)[: last - first] for x in (k, v))
         result, sums = attend(
-            q[start:end], k[first:last], v[first:last], scale=softmax_scale or q.shape[-1] ** -0.5,
+            q[start:end], keys, values, scale=softmax_scale or q.shape[-1] ** -0.5,
             seen=window(end - start, last - first, window_size[0], 0 if causal else window_size[1]),
             softcap=logits_soft_cap,
         )  # fmt: skip
