@@ -21,16 +21,19 @@ from ...core.attention import (
     LayerParams,
     Limits,
     Mismatch,
+    Requirement,
     Workspace,
     one_of,
 )
 from .._aiter_ops import AITER, AiterOptions, bind, check_op, found, unsupported
-from ..libraries import stored_as_computed
+from ..libraries import has_versions, stored_as_computed
 from .gathered import Keys, Part, continued, prompts, windowed
 from .paged import OP as PAGED
 from .paged import Decodes, PagedDecode, decodes, suits
 
 VARLEN, UNIFIED = "flash_attn_varlen_func", "unified_attention"
+SOFTCAP_EVERYWHERE = Requirement(package=AITER.package, versions=">=0.1.9")
+"""Releases in which layers with a softcap surely go to kernels that know it (ROCm/aiter#1519)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +87,12 @@ class AiterFlashAttention(AttentionBackend[Plan]):
 
     @classmethod
     def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
-        return stored_as_computed(spec)
+        refused = stored_as_computed(spec)
+        drops = spec.softcap and (spec.dtype, spec.head_size) == ("bfloat16", 128)
+        if drops and not has_versions(device, (SOFTCAP_EVERYWHERE,)):
+            offered = f"{AITER.package} {SOFTCAP_EVERYWHERE.versions}: the kernel for these drops it before"
+            refused += (Mismatch(field="softcap", asked="bfloat16 and heads of 128", offered=offered),)
+        return refused
 
     @classmethod
     def availability(cls) -> Availability:

@@ -75,15 +75,21 @@ class PagedDecode:
         return partials * (self._spec.head_size * 2 + 2 * 4)
 
     def attend(self, query: Tensor, cache: KVCache, rows: Decodes, out: Tensor) -> None:
-        """Fill `out` (R, Hq, D) for `query` (R, Hq, D), over an ``nhd`` cache."""
+        """Fill `out` (R, Hq, D) for `query` (R, Hq, D), over an ``nhd`` cache.
+
+        The kernel is told of strides between the query's tokens and of those of the cache; all else has to be dense.
+        """
+        if query.stride()[1:] != (self._spec.head_size, 1):
+            query = query.contiguous()
+        result = out if out.is_contiguous() else torch.empty(out.shape, dtype=out.dtype, device=out.device)
         self._function(
-            out=out,
+            out=result,
             workspace_buffer=self._workspace.get(self._scratch_bytes(rows.rows, rows.longest)),
             query=query,
             key_cache=cache.k,
             value_cache=cache.v,
             scale=self._spec.scale,
-            block_tables=rows.table,
+            block_tables=rows.table.contiguous(),
             cu_query_lens=rows.starts,
             context_lens=rows.lengths,
             max_context_len=rows.longest,
@@ -94,3 +100,5 @@ class PagedDecode:
             k_scale=self._one,
             v_scale=self._one,
         )
+        if result is not out:
+            out.copy_(result)

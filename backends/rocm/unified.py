@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...core.attention import (
@@ -45,6 +46,8 @@ class Plan:
     """Query tokens that belong to a row."""
     max_query_len: int
     max_key_len: int
+    keyless: Tensor | None
+    """bool (tokens,): queries that see no key; None where there are none."""
 
 
 class AiterUnified(AttentionBackend[Plan]):
@@ -53,7 +56,8 @@ class AiterUnified(AttentionBackend[Plan]):
     Causal only. A window there counts the current key, which the function adds itself, and its ALiBi is measured from
     the context's end: the softmax is the same, but a sink beside it would not be, so the two together are refused. A
     decode takes a block as a tile, whose size has to be a power of two. Releases differ in whether a tile is masked
-    before V is read, so what lies behind a row's last key has to be finite. It gives no LSE.
+    before V is read, so what lies behind a row's last key has to be finite. A query without a key it divides by 0.
+    It gives no LSE.
     """
 
     requires = (AITER,)
@@ -80,7 +84,7 @@ class AiterUnified(AttentionBackend[Plan]):
             alibi=True,
             sinks=True,
             layouts=("nhd",),
-            graph=GraphSupport.UNIFORM,
+            graph=GraphSupport.SINGLE_TOKEN,  # the first of several queries of a padded row would have no key
             padded_seq_len=1,
             needs_zeroed_cache=True,
             max_cache_elements=2**62,
@@ -129,6 +133,7 @@ class AiterUnified(AttentionBackend[Plan]):
             tokens=int(batch.query_start_loc_cpu[-1]),
             max_query_len=batch.max_query_len,
             max_key_len=max(batch.max_seq_len, 1),
+            keyless=_keyless(batch),
         )
 
     def forward(
@@ -163,3 +168,19 @@ class AiterUnified(AttentionBackend[Plan]):
             sinks=layer.sinks,
             **self._fixed,
         )
+        if plan.keyless is not None:
+            out[: plan.tokens].masked_fill_(plan.keyless[:, None, None], 0)
+
+
+def _keyless(batch: AttentionBatch) -> Tensor | None:
+    """bool (T,): queries of rows with more queries than keys that see none; None where the host knows of no such row.
+
+    Engines have no such rows.
+    """
+    counts, lengths = batch.query_start_loc_cpu.diff(), batch.seq_lens_cpu
+    rows = len(counts)
+    if batch.max_query_len == 1 or (lengths is not None and bool((counts <= lengths[:rows]).all())):
+        return None
+    starts, tokens = batch.query_start_loc.long(), int(batch.query_start_loc_cpu[-1])
+    first = torch.repeat_interleave(starts[1:] - batch.seq_lens[:rows], starts.diff(), output_size=tokens)
+    return torch.arange(tokens, device=starts.device) < first

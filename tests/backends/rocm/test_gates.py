@@ -70,6 +70,18 @@ def test_the_other_project_called_aiter_is_told_apart(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("version", "refused"), [("0.1.7.post2.dev18", True), ("0.1.8", True), ("0.1.9.post1", False), ("0.1.20", False)]
+)
+def test_a_softcap_that_a_release_drops_is_refused(version, refused):
+    old = pretend("mi300x", libraries={"amd-aiter": version})
+    found = AiterFlashAttention.refusals(spec(softcap=50.0), old)
+    assert [m.field for m in found] == ["softcap"] * refused
+    assert not refused or "amd-aiter >=0.1.9" in str(found[0])
+    for fields in ({}, {"softcap": 50.0, "dtype": "float16", "kv_format": "fp16"}, {"softcap": 50.0, "head_size": 256}):
+        assert AiterFlashAttention.refusals(spec(**fields), old) == ()
+
+
+@pytest.mark.parametrize(
     ("fields", "fields_against"),
     [
         ({}, []),

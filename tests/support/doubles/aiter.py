@@ -8,6 +8,7 @@ decodes. What it does not check, but its kernels rely on, is an assertion.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import pairwise
 from types import ModuleType
@@ -37,7 +38,7 @@ def aiter(releases: Sequence[str] = NEW) -> dict[str, ModuleType]:
     found = modules(home, unified_attention=standing_in(f"{home}.unified_attention", releases, unified))
     ops = found["aiter.ops"]
     for module, function, does in (
-        ("mha", "flash_attn_varlen_func", varlen),
+        ("mha", "flash_attn_varlen_func", varlen_of_old if releases[0] in OLD else varlen),
         ("attention", "paged_attention_v1", paged),
     ):
         path = f"aiter.ops.{module}"
@@ -99,6 +100,16 @@ def varlen(
     return (out, lse.T.contiguous()) if return_lse else out
 
 
+@functools.wraps(varlen)
+def varlen_of_old(**arguments: Any) -> Any:
+    """The same before ROCm/aiter#1519: the assembly kernel for heads of 128 in bfloat16 knows no softcap, and gets
+    layers that have one."""
+    q, left = arguments["q"], arguments["window_size"][0]
+    if q.dtype == torch.bfloat16 and q.shape[-1] == 128 and not 0 < left < arguments["max_seqlen_k"]:
+        arguments["logits_soft_cap"] = 0.0
+    return varlen(**arguments)
+
+
 def paged(
     out: Tensor,
     workspace_buffer: Tensor,
@@ -133,6 +144,11 @@ def paged(
     require(workspace_buffer.numel() >= partials * (size * query.element_size() + 8), "the workspace is too small")
     workspace_buffer.fill_(255)
     assert alibi_slopes is None, "not read from its source"
+    # Of strides it is given the query's between tokens and the cache's; the rest it takes for granted.
+    assert out.is_contiguous()
+    assert query.stride()[1:] == (size, 1)
+    assert block_tables.is_contiguous()
+    assert key_cache.stride() == value_cache.stride()
     for row, length in enumerate(context_lens.tolist()):
         require(length <= max_context_len, "a row is longer than the longest")
         pages = block_tables[row, : -(-length // block)].long()
@@ -187,6 +203,8 @@ def unified(
             q[start:end], keys[:length], values[:length], scale=softmax_scale,
             seen=window(count, length, window_size[0], 0), softcap=softcap, bias=bias, sinks=sinks,
         )  # fmt: skip
+        if sinks is None:  # a query without a key is divided by a sum of 0
+            result[: max(0, count - length)] = float("nan")
         tail = (0 * values[length:]).sum(0).repeat_interleave(q.shape[1] // k.shape[2], 0)
         out[start:end] = (result + tail).to(out.dtype)
     return out
