@@ -41,7 +41,7 @@ class Op:
     homes: Mapping[str, str]
     """Where it lies, ``"module:function"``, by the release that put it there."""
     arguments: tuple[str, ...]
-    """Everything that backends may give, by keyword; a replacement takes these and nothing else is given."""
+    """What backends give, all of it at every call, by keyword."""
     architectures: frozenset[str]
 
     @property

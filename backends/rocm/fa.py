@@ -188,6 +188,7 @@ class AiterFlashAttention(AttentionBackend[Plan]):
             q_descale=None,
             k_descale=None,
             v_descale=None,
+            alibi_slopes=None,
             sinks=layer.sinks,
         )
 
@@ -218,7 +219,8 @@ class AiterFlashAttention(AttentionBackend[Plan]):
         out.copy_(total)
 
     def _call(self, query: Tensor, key: Tensor, value: Tensor, part: Part, keys: Keys, **changes: Any) -> Any:
-        arguments: dict[str, Any] = {"causal": True, "window_size": (self._left, 0 if self._left >= 0 else -1)}
+        window = (self._left, 0 if self._left >= 0 else -1)
+        arguments: dict[str, Any] = {"causal": True, "window_size": window, "return_lse": False, "out": None}
         return self._varlen(
             q=query,
             k=key,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from headstock.backends._aiter_ops import AiterOptions
 from headstock.backends.rocm import AiterFlashAttention, AiterUnified
 from support.conforming import failed, outcomes, passed
 from support.doubles import aiter
@@ -31,6 +32,17 @@ def test_flash_attention_conforms():
     found = outcomes(InPieces, pretend("mi300x"), made_up=40)
     assert failed(found) == []
     assert passed(found) >= {"keys", "window", "softcap", "sinks", "graph", "plans", "padding", "chunks", "mixed"}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("cls", [InPieces, AiterUnified])
+def test_every_call_gives_an_op_all_its_arguments(cls):
+    # These have no defaults, as a replacement need not have any.
+    names = {"flash_attn_varlen_func": "varlen", "paged_attention": "paged", "unified_attention": "unified"}
+    ops = AiterOptions(aiter_ops={op: f"support.doubles.aiter:{name}" for op, name in names.items()})
+    found = outcomes(cls, pretend("mi300x"), only={"keys", "window"}, options=ops)
+    assert failed(found) == []
+    assert passed(found) == {"keys", "window"}
 
 
 @pytest.mark.heavy
