@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,11 +16,13 @@ from .streams import ClientGone
 
 LARGE = 2**18
 """Bytes that are parsed in a thread, as they would hold everybody up."""
+MAX_VALUES = 2**19
+"""Items of lists and objects, or twice the model's length if that is more: a thread does not help against the time
+that Python takes to make them, as it holds the interpreter."""
 MAX_FIELDS = 256
 PER_TOKEN = ("logit_bias", "stop_token_ids", "allowed_token_ids")
 """Fields with one entry a token of the vocabulary at most."""
 LONGEST_INTEGER = 400
-LONG_INTEGER = re.compile(rb"[0-9]{%d}" % LONGEST_INTEGER)
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
@@ -35,7 +36,8 @@ async def read_body(request: Request, schema: type[SchemaT], state: ServerState)
         # Also keeps web pages out: a browser sends this type to other sites only where those allow it.
         raise ApiError(415, f"send the content type application/json, not {kind or 'none'!r}", param="Content-Type")
     data = await _bytes(request, state.settings.max_body_bytes)
-    value = _parse(data) if len(data) < LARGE else await asyncio.to_thread(_parse, data)
+    most = max(MAX_VALUES, 2 * state.max_model_len)
+    value = _parse(data, most) if len(data) < LARGE else await asyncio.to_thread(_parse, data, most)
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, not {_kind(value)}", code="invalid_json")
     _check_sizes(value, state.vocab_size)
@@ -75,17 +77,58 @@ async def _bytes(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes, most: int) -> Any:
+    if exceeds_values(data, most):
+        problem = f"the body holds more than {most} values, which this server takes; send fewer prompts at a time"
+        raise ApiError(413, problem, code="body_too_large")
     try:
-        # NaN and Infinity are taken, and integers too long for Python are made some that it can hold: the schema and
-        # `SamplingParams` then refuse them by the field's name.
-        return json.loads(data, parse_int=_integer if LONG_INTEGER.search(data) else None)
+        return _loads(data)
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not {error.encoding}: byte {error.start}", code="invalid_json") from None
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def exceeds_values(data: bytes, most: int) -> bool:
+    """Whether JSON holds more than `most` values: commas and opening brackets that are not inside of texts.
+
+    Counted text by text only where there may be so many, and never in one go: others are let run meanwhile.
+    """
+    if _separators(data, 0, len(data)) <= most:
+        return False
+    found, place = 0, 0
+    while found <= most and (opening := data.find(b'"', place)) >= 0:
+        found += _separators(data, place, opening)
+        place = _after_text(data, opening + 1)
+    return found + _separators(data, place, len(data)) > most
+
+
+def _separators(data: bytes, start: int, end: int) -> int:
+    return sum(data.count(sign, start, end) for sign in (b",", b"[", b"{"))
+
+
+def _after_text(data: bytes, place: int) -> int:
+    """Behind the quote that ends the text in which `place` is, or the end."""
+    while (quote := data.find(b'"', place)) >= 0:
+        before = quote
+        while before > place and data[before - 1] == ord("\\"):
+            before -= 1
+        place = quote + 1
+        if (quote - before) % 2 == 0:
+            return place
+    return len(data)
+
+
+def _loads(data: bytes) -> Any:
+    """NaN and Infinity are taken: the schema and `SamplingParams` then refuse them by the field's name."""
+    try:
+        return json.loads(data)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # an integer too long for Python: one that it can hold is refused by the field's name as well
+        return json.loads(data, parse_int=_integer)
 
 
 def _integer(text: str) -> int:

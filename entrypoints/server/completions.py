@@ -29,7 +29,6 @@ async def completions(request: Request, state: ServerState) -> Response:
     body = await read_body(request, CompletionSchema, state)
     state.check_model(body.model)
     params = completion_params(body, state.settings)
-    # In a thread, as there may be millions of token ids.
     prompts = await asyncio.to_thread(_prompts, state, body)
     job = Job(
         id=f"cmpl-{uuid.uuid4().hex}",
@@ -44,11 +43,10 @@ async def completions(request: Request, state: ServerState) -> Response:
 
 def _prompts(state: ServerState, body: CompletionSchema) -> list[Prompt]:
     prompts: list[Prompt] = []
-    for value in read_texts("prompt", body.prompt):
+    for value in read_texts("prompt", body.prompt, state):
         if isinstance(value, tuple):
             prompts.append(Prompt(token_ids=value, cache_salt=body.cache_salt))
             continue
-        state.check_length("prompt", value)
         ids = None
         if value and body.add_special_tokens is False:
             ids = tuple(state.tokenizer.encode(value, add_special_tokens=False))

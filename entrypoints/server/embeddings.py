@@ -59,13 +59,8 @@ async def embeddings(request: Request, state: ServerState, embedder: TextEmbedde
     state.check_model(body.model)
     if body.encoding_format not in (None, "float", "base64"):
         raise _refusal("encoding_format", f"must be float or base64, not {body.encoding_format!r}")
-    texts = read_texts("input", body.input)
-    for text in texts:
-        if isinstance(text, str):
-            state.check_length("input", text)
+    texts = await asyncio.to_thread(read_texts, "input", body.input, state)
     most = state.settings.max_queued_requests
-    if len(texts) > most:
-        raise _refusal("input", f"holds {len(texts)} texts; this server queues {most} at most")
     if embedder.queued and embedder.queued + len(texts) > most:
         raise state.busy(503, f"{embedder.queued} texts are waiting already", "queue_full")
     prompts = [Prompt(text=t) if isinstance(t, str) else Prompt(token_ids=t) for t in texts]

@@ -8,6 +8,7 @@ from ...core.params import SamplingParams
 from .errors import ApiError
 from .schemas import ChatSchema, CompletionSchema, GenerationSchema, given
 from .settings import ServerSettings
+from .state import ServerState
 
 MAX_STOPS = 64
 """Stop strings: each is looked for in every piece of text."""
@@ -79,8 +80,19 @@ def _refusal(param: str, problem: str) -> ApiError:
     return ApiError(400, f"{param}: {problem}", param=param, code="invalid_value")
 
 
-def read_texts(field: str, value: Any) -> list[str | tuple[int, ...]]:
-    """What is in `field`: text, token ids, or a list of either. Raises `ApiError` naming the place."""
+def read_texts(field: str, value: Any, state: ServerState) -> list[str | tuple[int, ...]]:
+    """What is in `field`: text, token ids, or a list of either. Raises `ApiError` naming the place.
+
+    For a thread: there may be hundreds of thousands of token ids.
+    """
+    texts = _texts(field, value, state.settings.max_queued_requests)
+    for text in texts:
+        if isinstance(text, str):
+            state.check_length(field, text)
+    return texts
+
+
+def _texts(field: str, value: Any, most: int) -> list[str | tuple[int, ...]]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
@@ -89,6 +101,8 @@ def read_texts(field: str, value: Any) -> list[str | tuple[int, ...]]:
         raise _refusal(field, "is empty")
     if all(type(item) is int for item in value):
         return [tuple(value)]
+    if len(value) > most:
+        raise _refusal(field, f"holds {len(value)} texts; this server queues {most} at most")
     texts: list[str | tuple[int, ...]] = []
     for index, item in enumerate(value):
         if isinstance(item, list) and item and all(type(token) is int for token in item):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import Callable
@@ -88,6 +89,8 @@ def _run_embedder(
 
 def _run(app: ASGIApp, state: ServerState, address: Address, listening: socket.socket) -> int:
     server = HttpServer(app, state, address)
+    gc.collect()
+    gc.freeze()  # what is here now stays: looking it through again would hold up everybody who waits
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         return runner.run(server.run_until_told(listening))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -103,9 +104,12 @@ async def detokenize(request: Request, state: ServerState) -> Response:
     body = await read_body(request, DetokenizeSchema, state)
     body.ignored()
     state.check_model(body.model)
+    return json_response({"prompt": await asyncio.to_thread(_text_of, state, body.tokens)})
+
+
+def _text_of(state: ServerState, tokens: Sequence[int]) -> str:
     size = state.vocab_size
-    for place, token in enumerate(body.tokens):
+    for place, token in enumerate(tokens):
         if not 0 <= token < size:
             raise InvalidInput(f"tokens[{place}]", f"token id {token} is not in the vocabulary (0 to {size - 1})")
-    text = await asyncio.to_thread(state.tokenizer.decode, body.tokens, skip_special_tokens=False)
-    return json_response({"prompt": text})
+    return state.tokenizer.decode(tokens, skip_special_tokens=False)

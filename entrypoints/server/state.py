@@ -57,7 +57,7 @@ class ServerState:
         if name is not None and name not in self.settings.model_names:
             known = ", ".join(self.settings.model_names)
             raise ApiError(
-                404, f"model: {name!r} is not served here; known: {known}", param="model", code="model_not_found"
+                404, f"model: {name[:200]!r} is not served here; known: {known}", param="model", code="model_not_found"
             )
 
     @cached_property
