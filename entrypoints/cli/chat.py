@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typer import Exit, Option
 
 from ...core.errors import HeadstockError, InvalidInput
 from . import options
+from .answers import Answers, JsonAnswers, PlainAnswers
 from .console import note, show_log
 from .groups import grouped
 from .lines import Lines
@@ -41,13 +41,14 @@ def chat(
     chat_template: Annotated[
         str | None, Option(help="A Jinja template instead of the model's own.", metavar="FILE")
     ] = None,
+    json: Annotated[bool, Option("--json", help="Print each answer as an object on one line.")] = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Talk with MODEL.
 
     Answers are streamed; Ctrl-C stops one, Ctrl-D leaves. /help lists what else
     can be typed. Without a terminal every line of stdin is a turn, and answers
-    go to stdout.
+    go to stdout. They may have several lines: --json tells which answers what.
 
     Exit codes: 0 left; 1 a turn failed, without a terminal; 2 refused, with the reason.
     """
@@ -68,7 +69,8 @@ def chat(
         _tell_backends(llm)
     conversation = Conversation(llm, system=system, chat_template=template)
     kept = {"attention_backend_config": attention.attention_backend_config, "aiter_ops": attention.aiter_ops}
-    if not _Session(lines, llm, conversation, params, kept).run():
+    answers = JsonAnswers() if json else PlainAnswers()
+    if not _Session(lines, answers, llm, conversation, params, kept).run():
         raise Exit(1)
 
 
@@ -76,10 +78,17 @@ class _Session:
     """Reads lines until there are no more."""
 
     def __init__(
-        self, lines: Lines, llm: LLM, conversation: Conversation, params: SamplingParams, kept: dict[str, Any]
+        self,
+        lines: Lines,
+        answers: Answers,
+        llm: LLM,
+        conversation: Conversation,
+        params: SamplingParams,
+        kept: dict[str, Any],
     ) -> None:
         """`kept` are wishes about backends that stay through `/backend`."""
         self._lines = lines
+        self._answers = answers
         self._llm = llm
         self._conversation = conversation
         self._params = params
@@ -126,26 +135,35 @@ class _Session:
 
     def _turn(self, text: str) -> None:
         """Say `text` and print the answer. A turn that fails leaves the conversation as it was."""
-        prompt = self._conversation.prompt(text)
-        last: RequestOutput | None = None
+        turn: dict[str, Any] = {"line": self._lines.number, "prompt": text}
         try:
-            with closing(streamed(self._llm, prompt, self._params)) as outputs:
+            last = self._answer(text)
+            turn |= _told(last)
+        except BaseException as error:
+            turn["error"] = str(error) or type(error).__name__
+            raise
+        finally:
+            self._answers.end(turn)
+        if last is None:
+            note("[stopped]")
+            return
+        self._conversation.add(text, last.outputs[0].text)
+        note(_figures(last))
+
+    def _answer(self, text: str) -> RequestOutput | None:
+        """The last output for `text`; None where it was stopped before there was one."""
+        last: RequestOutput | None = None
+        prompt = self._conversation.prompt(text)
+        try:
+            with closing(streamed(self._llm, prompt, self._params, self._answers.grow)) as outputs:
                 for output in outputs:
                     last = output
         except KeyboardInterrupt:
             if not self._lines.interactive:
                 raise
-        finally:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-        if last is None:
-            note("[stopped]")
-            return
-        completion = last.outputs[0]
-        if completion.finish_reason == "error":
-            raise HeadstockError(completion.error or "the request failed")
-        self._conversation.add(text, completion.text)
-        note(_figures(last))
+        if last is not None and last.outputs[0].finish_reason == "error":
+            raise HeadstockError(last.outputs[0].error or "the request failed")
+        return last
 
     def _backend(self, name: str) -> None:
         if name:
@@ -166,6 +184,20 @@ class _Session:
 def _tell_backends(llm: LLM) -> None:
     for line in (*llm.attention.summary(), *llm.attention.notes):
         note(line)
+
+
+def _told(output: RequestOutput | None) -> dict[str, Any]:
+    """An answer for programs; no reason where it was stopped."""
+    if output is None:
+        return {"text": "", "finish_reason": None}
+    completion = output.outputs[0]
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "prompt_tokens": len(output.prompt_token_ids),
+        "cached_tokens": output.num_cached_tokens,
+        "completion_tokens": len(completion.token_ids),
+    }
 
 
 def _figures(output: RequestOutput) -> str:

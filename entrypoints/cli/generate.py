@@ -10,6 +10,7 @@ from typer import Argument, Exit, Option
 
 from ...core.errors import InvalidInput
 from . import options
+from .answers import PlainAnswers
 from .console import check_writable, note, print_json, read_stdin, show_log
 from .document import described
 from .groups import grouped
@@ -83,11 +84,10 @@ def generate(
 
 def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:
     """Print the answer as it grows; the last output."""
-    last = None
-    for output in streamed(llm, prompt, params):
+    answers, last = PlainAnswers(), None
+    for output in streamed(llm, prompt, params, answers.grow):
         last = output
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    answers.grow("\n")
     assert last is not None  # a request that was accepted ends with an output
     return last
 

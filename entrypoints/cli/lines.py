@@ -16,6 +16,8 @@ class Lines:
         if sys.stdin is None:
             raise InvalidInput("stdin", "is closed")
         self.interactive = sys.stdin.isatty()
+        self.number = 0
+        """Of the line that was read last, from 1."""
         self._prompt = prompt
         if self.interactive:
             with suppress(ImportError):  # a Python built without it
@@ -23,6 +25,7 @@ class Lines:
 
     def read(self) -> str | None:
         """The next line; None at the end. Raises `InvalidInput` where it is no text."""
+        self.number += 1
         try:
             return self._typed() if self.interactive else self._piped()
         except EOFError:

@@ -1,9 +1,8 @@
-"""An answer on stdout while it grows."""
+"""An answer while it grows."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,8 +11,8 @@ if TYPE_CHECKING:
     from ..llm import LLM
 
 
-def streamed(llm: LLM, prompt: Any, params: SamplingParams) -> Generator[RequestOutput]:
-    """The outputs of `LLM.stream`, each after its new text went to stdout. What backends print goes to stderr.
+def streamed(llm: LLM, prompt: Any, params: SamplingParams, show: Callable[[str], None]) -> Generator[RequestOutput]:
+    """The outputs of `LLM.stream`, each after its new text was shown. What backends print goes to stderr.
 
     Closing it, or an interrupt, ends the request.
     """
@@ -28,8 +27,7 @@ def streamed(llm: LLM, prompt: Any, params: SamplingParams) -> Generator[Request
             if output is None:
                 return
             text = output.outputs[0].text
-            sys.stdout.write(text[printed:])
-            sys.stdout.flush()
+            show(text[printed:])
             printed = len(text)
             yield output
     finally:

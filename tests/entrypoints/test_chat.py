@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -105,6 +106,18 @@ class TestThroughAPipe:
         assert result.out == say("/what") + "\n"
         assert "/backend NAME" in result.err
         assert "headstock: command: /what is not known; known are /backend, /reset, /help, /exit" in result.err
+
+    def test_programs_get_an_object_for_every_turn_and_its_line(self, chatty, say):
+        first = say("the fox")
+        lines = ("the fox", "", "/nope", "x" * 400, "  a hound")
+        result = chat(chatty, *lines, options=("--json",))
+        turns = [json.loads(line) for line in result.out.splitlines()]
+        assert result.code == 1
+        assert [(turn["line"], turn["prompt"]) for turn in turns] == [(1, "the fox"), (4, "x" * 400), (5, "a hound")]
+        assert [turn.get("text") for turn in turns] == [first, None, say("the fox", first, "a hound")]
+        assert "max_model_len" in turns[1]["error"]
+        assert turns[0].keys() == turns[2].keys() - {"error"}
+        assert (turns[0]["finish_reason"], turns[0]["completion_tokens"]) == ("length", 5)
 
     @pytest.mark.parametrize(
         ("options", "problem"),

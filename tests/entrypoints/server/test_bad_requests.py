@@ -301,9 +301,7 @@ def test_an_integer_of_ten_thousand_digits_is_named(server: Served) -> None:
 @pytest.mark.parametrize(
     "fields", [{"prompt": "a " * 5_000_000}, {"prompt": [1] * 500_000}, {"prompt": "a", "x": "y" * 10**7}]
 )
-def test_megabytes_that_are_allowed_are_refused_for_their_meaning(
-    server: Served, expected: str, fields: Any
-) -> None:
+def test_megabytes_that_are_allowed_are_refused_for_their_meaning(server: Served, expected: str, fields: Any) -> None:
     reply = server.post("/v1/completions", **fields, n=0)
     assert (reply.status, reply.error["param"]) == (400, "n")
     assert text_of(server.post("/v1/completions", **GOOD)) == expected
