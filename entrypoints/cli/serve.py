@@ -119,6 +119,9 @@ def serve(
     deployment: options.DeploymentOptions,
     reports: ReportOptions,
     record: RecordOptions,
+    runner: Annotated[
+        str, Option(help="generate (text), pooling (vectors), or auto: as the model's files say.", metavar="NAME")
+    ] = "auto",
     verbose: options.Verbose = False,
 ) -> None:
     """Serve MODEL over HTTP, with OpenAI's interface.
@@ -154,11 +157,12 @@ def serve(
     )
     where = Deployment(**deployment.settings())
     folder = resolve_model(model)
+    pooling = resolve_runner(runner, folder.path) == "pooling"
+    if pooling:
+        _check_pooling(where.engine, policy, record.record_attention)
 
     def build(observer: Observer) -> AsyncLLMEngine | EmbeddingEngine:
-        if resolve_runner("auto", folder.path) == "pooling":
-            if where.engine != "inproc":
-                raise InvalidInput("engine", f"models that embed run in this process, not as {where.engine!r}")
+        if pooling:
             return build_embedding_engine(folder, config, wishes)
         return build_async_engine(folder, config, wishes, observer, where)
 
@@ -190,6 +194,16 @@ def _settings(model: str, access: AccessOptions, limits: LimitOptions, reports: 
         priorities=limits.scheduling_policy == "priority",
         metrics_prefix=reports.metrics_prefix,
     )
+
+
+def _check_pooling(engine: str, policy: str, recording: str | None) -> None:
+    """Raise `InvalidInput` for what a model that embeds cannot do."""
+    if engine != "inproc":
+        raise InvalidInput("engine", f"models that embed run in this process, not as {engine!r}")
+    if policy != "fcfs":
+        raise InvalidInput("scheduling_policy", f"models that embed serve who comes first, not by {policy}")
+    if recording is not None:
+        raise InvalidInput("record_attention", "models that embed are not recorded")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -29,6 +29,7 @@ from .visit import visit_of
 
 Handler = Callable[[Request, ServerState], Awaitable[Response]]
 Posts = dict[str, tuple[Handler, type[BaseModel]]]
+VECTORS = "/v1/embeddings"
 ANY_MODEL: Posts = {
     "/tokenize": (service.tokenize, TokenizeSchema),
     "/detokenize": (service.detokenize, DetokenizeSchema),
@@ -69,7 +70,11 @@ def build_app(state: ServerState, metrics: Metrics, embedder: TextEmbedder | Non
     async def show_metrics() -> Response:
         return await service.metrics(state, metrics)
 
-    _handle_errors(app)
+    if embedder is not None:
+        absent = dict.fromkeys(TEXT_MODEL, "this server gives vectors and no text; --runner generate would give text")
+    else:
+        absent = {VECTORS: "this server gives text and no vectors; --runner pooling would give vectors"}
+    _handle_errors(app, absent)
     handlers = [*posts, "/v1/models", "/health", "/version", "/metrics"]
     gate: ASGIApp = Gate(app, api_keys=state.settings.api_keys, handlers=handlers, metrics=metrics)
     if state.settings.allowed_origins:
@@ -85,7 +90,7 @@ def _vectors(embedder: TextEmbedder) -> Posts:
         return await embeddings(request, state, embedder)
 
     handler.__doc__ = embeddings.__doc__
-    return {"/v1/embeddings": (handler, EmbeddingSchema)}
+    return {VECTORS: (handler, EmbeddingSchema)}
 
 
 def _post(app: FastAPI, path: str, handler: Handler, schema: type[BaseModel], state: ServerState) -> None:
@@ -105,15 +110,17 @@ def _post(app: FastAPI, path: str, handler: Handler, schema: type[BaseModel], st
     )
 
 
-def _handle_errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI, absent: Mapping[str, str]) -> None:
+    """`absent` says why there are paths that clients may look for, and that this server does not have."""
+
     async def respond(request: Request, error: Any) -> Response:
-        return _answer(request, error).response()
+        return _answer(request, error, absent).response()
 
     for kind in (ApiError, HeadstockError, HTTPException, ClientGone, RecursionError, Exception):
         app.add_exception_handler(kind, respond)
 
 
-def _answer(request: Request, error: Exception) -> ApiError:
+def _answer(request: Request, error: Exception, absent: Mapping[str, str]) -> ApiError:
     """What a client is told of `error`."""
     if isinstance(error, ApiError):
         return error
@@ -122,7 +129,8 @@ def _answer(request: Request, error: Exception) -> ApiError:
     if isinstance(error, ClientGone):
         return ApiError(GONE, "the client has gone")
     if isinstance(error, HTTPException):
-        known = {404: f"there is no {request.url.path}", 405: f"{request.method} is not allowed here"}
+        path = request.url.path
+        known = {404: absent.get(path, f"there is no {path}"), 405: f"{request.method} is not allowed here"}
         return ApiError(error.status_code, known.get(error.status_code, str(error.detail)))
     if isinstance(error, RecursionError):
         return ApiError(400, "the body is nested too deeply", code="invalid_json")

@@ -109,11 +109,15 @@ def test_it_has_the_other_endpoints_and_gives_no_text(vectors: Served, engine: E
     assert vectors.send("GET", "/v1/models").json["data"][0]["max_model_len"] == engine.max_model_len
     assert vectors.send("GET", "/metrics").status == 200
     assert vectors.post("/tokenize", prompt="a").json["count"] >= 1
-    assert vectors.post("/v1/completions", prompt="a").status == 404
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        reply = vectors.post(path, prompt="a")
+        assert (reply.status, "gives vectors and no text" in reply.error["message"]) == (404, True)
+    assert "there is no /v1/nothing" in vectors.post("/v1/nothing").error["message"]
 
 
 def test_a_model_that_gives_text_gives_no_vectors(server: Served) -> None:
-    assert server.post("/v1/embeddings", input="a").status == 404
+    reply = server.post("/v1/embeddings", input="a")
+    assert (reply.status, "--runner pooling" in reply.error["message"]) == (404, True)
 
 
 def test_a_client_that_leaves_ends_the_work_after_the_running_step(engine: EmbeddingEngine) -> None:

@@ -154,6 +154,15 @@ def test_a_unix_socket_is_for_its_user_and_removed(folder: ModelFolder, tmp_path
     assert not path.exists()
 
 
+def test_a_decoder_serves_vectors_where_it_is_told_to(folder: ModelFolder) -> None:
+    with started(folder, "--runner", "pooling") as (process, url):
+        with connect(url) as connection:
+            send(connection, "POST", "/v1/embeddings", {"input": "the fox"})
+            assert next(lines(connection)).split()[1] == "200"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
 def test_https_works_and_plain_http_does_not(folder: ModelFolder, certificate: tuple[str, str]) -> None:
     cert, key = certificate
     with started(folder, "--ssl-certfile", cert, "--ssl-keyfile", key) as (process, url):
@@ -307,6 +316,10 @@ WRONG = [
         )
     ],
     (["--max-model-len", "100000"], "max_model_len"),
+    (["--runner", "draft"], "runner: must be one of auto, generate, pooling, not 'draft'"),
+    (["--runner", "pooling", "--engine", "process"], "engine: models that embed run in this process"),
+    (["--runner", "pooling", "--scheduling-policy", "priority"], "scheduling_policy: models that embed"),
+    (["--runner", "pooling", "--record-attention", "/tmp/x"], "record_attention: models that embed"),
 ]
 
 
