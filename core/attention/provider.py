@@ -52,7 +52,7 @@ class AttentionSelection:
     """What the log should say, e.g. that a block size was changed and for whom."""
 
     def summary(self) -> tuple[str, ...]:
-        """A line a backend: name, package, who decided, how many layers it serves; then why none that ranks higher."""
+        """A line a backend: name, package, who decided, how many layers; why none that ranks higher; then the notes."""
         served: dict[tuple[str, str, str], int] = {}
         for choice in self.choices.values():
             key = (choice.backend, choice.distribution, choice.origin)
@@ -65,7 +65,7 @@ class AttentionSelection:
             for (backend, distribution, origin), count in served.items()
         ]
         rejected = dict.fromkeys(rejection for choice in self.choices.values() for rejection in choice.rejected)
-        return (*chosen, *(f"not {r.backend}: {'; '.join(r.reasons)}" for r in rejected))
+        return (*chosen, *(f"not {r.backend}: {'; '.join(r.reasons)}" for r in rejected), *self.notes)
 
 
 class AttentionProvider(Protocol):

@@ -354,7 +354,7 @@ class EngineCore:
 
 def _specs(wanted: Mapping[str, AttentionSpec], selection: AttentionSelection) -> dict[str, AttentionSpec]:
     """`wanted` with the block size that was chosen, and a word on it in the log."""
-    for line in (*selection.summary(), *selection.notes):
+    for line in selection.summary():
         logger.info("%s", line)
     return {name: replace(spec, block_size=selection.block_size) for name, spec in wanted.items()}
 

@@ -37,7 +37,7 @@ class EmbeddingEngine:
         limit = min(model.max_position, self.pooling.max_tokens or model.max_position)
         self.max_model_len = min(_max_len(config.max_model_len, limit), self._max_tokens)
         self.selection: AttentionSelection = provider.select(wanted, config.device, config.block_size)
-        for line in (summary(model), *self.selection.summary(), *self.selection.notes):
+        for line in (summary(model), *self.selection.summary()):
             logger.info("%s", line)
         self.inputs = inputs
         size = self.selection.block_size

@@ -182,7 +182,7 @@ class _Session:
 
 
 def _tell_backends(llm: LLM) -> None:
-    for line in (*llm.attention.summary(), *llm.attention.notes):
+    for line in llm.attention.summary():
         note(line)
 
 

@@ -26,5 +26,6 @@ def described(llm: LLM) -> dict[str, Any]:
             "block_size": llm.attention.block_size,
             "layout": llm.attention.layout.name,
             "choices": list(choices.values()),
+            "notes": list(llm.attention.notes),
         },
     }

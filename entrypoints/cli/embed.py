@@ -70,7 +70,7 @@ def embed(
     with stdout_to_stderr():  # what backends print is no vector
         llm = LLM(model, runner="pooling", **attention.wishes(), **asdict(engine))
         if not verbose:  # else the log has said it
-            for line in (summary(llm.model), *llm.attention.summary(), *llm.attention.notes):
+            for line in (summary(llm.model), *llm.attention.summary()):
                 note(line)
         started = time.perf_counter()
         outputs = llm.embed(read)

@@ -67,7 +67,7 @@ def generate(
     with stdout_to_stderr():  # what backends print is no answer
         llm = LLM(model, runner="generate", **attention.wishes(), **settings)
     if not verbose:  # else the log has said it
-        for line in (summary(llm.model), *llm.attention.summary(), *llm.attention.notes):
+        for line in (summary(llm.model), *llm.attention.summary()):
             note(line)
     asked: Sequence[Any] = [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts] if chat else texts
     streaming = not json and params.n == len(asked) == 1
