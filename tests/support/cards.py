@@ -1,0 +1,50 @@
+"""A card that is not here, for whole programs: a package on the path brings it, and the library's double with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .plugins import forget_modules, write_distribution
+from .tree import ROOT
+
+AITER = "0.1.20.post1"
+CARD = """
+import sys
+from headstock.plugins import hookimpl
+from headstock.selector.devices import installed_libraries
+from support.doubles import aiter
+from support.doubles.devices import pretend
+
+sys.modules.update(aiter.aiter())
+
+
+@hookimpl
+def headstock_device_probes():
+    return [lambda: [pretend("mi300x", assumed=False, memory_bytes=2**32, libraries=installed_libraries())]]
+"""
+
+
+@contextmanager
+def mi300x(site: Path, patch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The best device of this machine is an MI300X with AITER, for this process and those that it starts.
+
+    Its memory is the host's, and AITER is the double. Gives `site`, which is on the path for further modules.
+    """
+    site.mkdir()
+    write_distribution(site, "amd-aiter", AITER)
+    write_distribution(site, "pretended", hooks={"card": "pretended_card"}, modules={"pretended_card": CARD})
+    before = set(sys.modules)
+    patch.syspath_prepend(str(site))
+    path = [str(site), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    yield site
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] == "aiter":
+            del sys.modules[name]
+    forget_modules(site)
