@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -28,6 +29,7 @@ class LoadMeter:
 
     def __init__(self, pids: Iterable[int] = ()) -> None:
         self._processes = [psutil.Process(), *(psutil.Process(pid) for pid in pids)]
+        self._ours = [0.0] * len(self._processes)
         self._first = self._last = self._read()
 
     def start(self) -> None:
@@ -57,8 +59,11 @@ class LoadMeter:
         cpus = psutil.cpu_times(percpu=True)
         mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cpus))
         busy = sum(_busy(cpu) for index, cpu in enumerate(cpus) if index in mine)
-        times = [process.cpu_times() for process in self._processes]
-        return _Reading(perf_counter(), busy, sum(t.user + t.system for t in times))
+        for index, process in enumerate(self._processes):
+            with suppress(psutil.NoSuchProcess):  # what it had used before it died stays ours
+                times = process.cpu_times()
+                self._ours[index] = times.user + times.system
+        return _Reading(perf_counter(), busy, sum(self._ours))
 
 
 def _others(before: _Reading, after: _Reading) -> float:

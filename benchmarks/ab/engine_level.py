@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import mean, median
 from time import perf_counter
 from typing import Any
 
 from ...core.attention import Device
-from ...core.errors import InvalidInput
 from ...core.model import ModelFolder
-from ...core.trace import Recorder, recording
-from ...entrypoints.llm import LLM
-from ...plugins import Guard
-from ...plugins.sources import source_hash
-from ..engine.arm import Arm as EngineArm
 from ..engine.arm import Turn, agreement
 from ..engine.metrics import METRICS
 from ..engine.workload import Workload
 from ..interleave import Pace, Samples, interleave
 from ..load import LoadMeter
 from ..machine import describe
+from ..progress import Bar
 from .arms import Arm
+from .kernel_level import check_arm
 from .lines import not_compared, notes_on, numerics_first
-from .numerics import SCORED, divergences, first_difference, score
+from .numerics import SCORED, divergences, first_difference
+from .remote_engine import Memory, RemoteEngine
 from .report import AbReport, ArmReport, Comparison, Line
 from .verdicts import LEAST, Ratio, drift, paired_ratio
 
@@ -54,44 +52,47 @@ class EnginePlan:
     """What the user called."""
 
 
-def refuse_environments(arms: Sequence[Arm]) -> None:
-    """Whole engines run in this process."""
-    for arm in arms:
-        if not arm.here:
-            raise InvalidInput("arms", f"{arm.label!r}: with --engine all arms run in this environment")
+def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> AbReport:
+    """Start, check, measure, judge; every arm in a process of its own.
 
-
-def compare_engines(
-    plan: EnginePlan, problems: Sequence[str], cpu: Device, guard: Guard, on_turn: Callable[[], object]
-) -> AbReport:
-    """Run `plan`. `problems` is what the conformance kit has against each arm; such an arm is not run."""
+    Raises `BackendError` naming the arm that cannot take part, before anything is checked.
+    """
     start = perf_counter()
-    engines = {
-        arm.label: EngineArm(arm.label, plan.workload, guard, on_turn)
-        for arm, problem in zip(plan.arms, problems, strict=True)
-        if not problem
-    }
-    try:
+    with ExitStack() as stack:
+        engines: dict[str, RemoteEngine] = {}
         for arm in plan.arms:
-            if arm.label in engines:
-                engines[arm.label].load(_maker(plan, arm))
-                engines[arm.label].run_uncounted(1)
-        ready = {name: engine for name, engine in engines.items() if not engine.failure}
+            bar.say(f"loading {arm.label}")
+            engines[arm.label] = RemoteEngine(arm, plan.workload, bar.advance)
+            stack.callback(engines[arm.label].close)
+            engines[arm.label].load(str(plan.folder.path), plan.settings)
+        problems = [
+            bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if check else "" for arm in plan.arms
+        ]
+        bar.say("measuring")
+        sound = [engines[arm.label] for arm, problem in zip(plan.arms, problems, strict=True) if not problem]
+        for engine in sound:
+            engine.warm_up()
+        ready = {engine.arm.label: engine for engine in sound if not engine.failure}
         paces = dict.fromkeys(ready, Pace(calls=1, rounds=plan.rounds, warm=False))
-        samples = interleave(ready, paces, LoadMeter(), LEAST)
-        reports = tuple(
-            _about(arm, engines.get(arm.label), problem) for arm, problem in zip(plan.arms, problems, strict=True)
-        )
+        samples = interleave(ready, paces, LoadMeter(engine.pid for engine in ready.values()), LEAST)
+        memory = {name: engine.memory() for name, engine in ready.items()}
         numerics = _numerics(plan.arms[0].label, ready)
-        kernel_times = {name: _kernel_milliseconds(engine) for name, engine in ready.items()}
-        dtype = next((engine.dtype for engine in ready.values()), "float32")
-        allowed = MAX_KL[dtype] if plan.max_kl is None else plan.max_kl
-    finally:
-        for engine in engines.values():
-            engine.close()
-    reports = tuple(_judged(report, numerics.get(report.label, {}), allowed) for report in reports)
-    turns = {name: [engine.turns[r] for r in sorted(samples.seconds[name])] for name, engine in ready.items()}
-    lines = (*(_line(plan, metric, turns, samples) for metric in SHOWN), _kernel_line(plan, kernel_times))
+        attention = {name: engine.attention_milliseconds() for name, engine in ready.items()}
+    dtype = next((engine.about["dtype"] for engine in ready.values()), "float32")
+    allowed = MAX_KL[dtype] if plan.max_kl is None else plan.max_kl
+    reports = tuple(
+        _judged(_about(engines[arm.label], problem), numerics.get(arm.label, {}), allowed)
+        for arm, problem in zip(plan.arms, problems, strict=True)
+    )
+    turns = {
+        name: [engine.turns[r] for r in sorted(samples.seconds[name]) if r < len(engine.turns)]
+        for name, engine in ready.items()
+    }
+    lines = (
+        *(_line(plan, metric, turns, samples) for metric in SHOWN),
+        _once(plan, "attention_time", "ms a turn", attention),
+        *_memory_lines(plan, memory),
+    )
     return AbReport(
         level="engine",
         command=plan.command,
@@ -106,66 +107,60 @@ def compare_engines(
     )
 
 
-def _maker(plan: EnginePlan, arm: Arm) -> Callable[[], LLM]:
-    return lambda: LLM(
-        plan.folder.path, attention_backend=arm.backend, attention_backend_config=arm.config, **plan.settings
-    )
-
-
-def _about(arm: Arm, engine: EngineArm | None, problem: str) -> ArmReport:
-    import torch
-
-    choices = list(engine.llm.attention.choices.values()) if engine is not None and engine.llm is not None else []
-    failure = f"failed: {engine.failure}" if engine is not None and engine.failure else ""
+def _about(engine: RemoteEngine, problem: str) -> ArmReport:
+    arm, about = engine.arm, engine.about
+    failure = f"failed: {engine.failure}" if engine.failure else ""
     return ArmReport(
         label=arm.label,
         backend=arm.backend,
         options=dict(arm.options),
         python=arm.python,
-        package=choices[0].distribution if choices else "",
-        torch=torch.__version__,
-        source_hash=source_hash(choices[0].cls) if choices else "",
+        package=about.get("package", ""),
+        torch=engine.torch,
+        source_hash=about.get("source_hash", ""),
         problems=tuple(filter(None, (problem, failure))),
     )
 
 
-def _numerics(baseline: str, engines: Mapping[str, EngineArm]) -> dict[str, dict[str, float]]:
+def _numerics(baseline: str, engines: Mapping[str, RemoteEngine]) -> dict[str, dict[str, float]]:
     """What each arm's answers and distributions are like beside the baseline's, which are taken for given."""
     if baseline not in engines or not engines[baseline].turns:
         return {}
     first = engines[baseline]
-    sequences = [
-        (*request.token_ids, *answer) for request, answer in zip(first.requests, first.turns[0].token_ids, strict=True)
-    ][:SCORED]
-    assert first.llm is not None  # it has had turns
-    scores = score(first.llm, sequences)
+    own = first.turns[0]
+    prompts = [request.token_ids for request in first.workload.requests]
+    sequences = [(*prompt, *answer) for prompt, answer in zip(prompts, own.token_ids, strict=True)][:SCORED]
+    scores = first.score(sequences)
     found: dict[str, dict[str, float]] = {}
     for name, engine in engines.items():
-        if name == baseline or engine.llm is None or not engine.turns:
+        if name == baseline or not engine.turns or not scores:
             continue
-        apart = divergences(scores, score(engine.llm, sequences))
+        if not (theirs := engine.score(sequences)):
+            continue
+        apart = divergences(scores, theirs)
         found[name] = {
-            "token agreement": agreement(first.turns[0], engine.turns[0]),
+            "token agreement": agreement(own, engine.turns[0]),
             "mean KL": mean(apart),
             "largest KL": max(apart),
         }
-        place = first_difference(first.turns[0].token_ids, engine.turns[0].token_ids)
+        place = first_difference(own.token_ids, engine.turns[0].token_ids)
         if place is not None:
             found[name]["first divergence, token"] = float(place)
     return found
 
 
-def _kernel_milliseconds(engine: EngineArm) -> float:
-    """What all layers' attention takes in one turn, taken down span by span; the turn does not count."""
-    with recording(Recorder()) as recorder:
-        engine.run_uncounted(1)
-    return 1e3 * recorder.totals().get("attention", 0.0)
+def _memory_lines(plan: EnginePlan, memory: Mapping[str, Memory | None]) -> Iterator[Line]:
+    found = {name: one for name, one in memory.items() if one is not None}
+    yield _once(plan, "peak_memory", "MiB", {name: one.process / 2**20 for name, one in found.items()})
+    if any(one.device for one in found.values()):
+        on_card = {name: (one.device or 0) / 2**20 for name, one in found.items()}
+        yield _once(plan, "peak_device_memory", "MiB", on_card)
 
 
-def _kernel_line(plan: EnginePlan, times: Mapping[str, float]) -> Line:
+def _once(plan: EnginePlan, metric: str, unit: str, values: Mapping[str, float]) -> Line:
     """Beside the others, without a verdict: it is measured once."""
     name = f"{plan.folder.name} {plan.workload.name}"
-    return Line(name=name, metric="attention_time", unit="ms a turn", values={n: t for n, t in times.items() if t})
+    return Line(name=name, metric=metric, unit=unit, values={n: value for n, value in values.items() if value})
 
 
 def _judged(report: ArmReport, numerics: Mapping[str, float], max_kl: float) -> ArmReport:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ...core.outputs import Logprob
 from ...core.params import SamplingParams
 from ...entrypoints.llm import LLM
 
@@ -16,7 +15,8 @@ SCORED = 8
 LEAST = 1e-12
 """Probability below which none is taken for less."""
 
-Distribution = Mapping[int, Logprob]
+Distribution = Mapping[int, float]
+"""Log probabilities of the likeliest tokens."""
 
 
 def score(llm: LLM, sequences: Sequence[Sequence[int]]) -> list[list[Distribution]]:
@@ -24,15 +24,18 @@ def score(llm: LLM, sequences: Sequence[Sequence[int]]) -> list[list[Distributio
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=TOP, detokenize=False)
     llm.reset_prefix_cache()
     outputs = llm.generate([{"prompt_token_ids": list(s)} for s in sequences], params, use_tqdm=False)
-    return [[d for d in output.prompt_logprobs or () if d is not None] for output in outputs]
+    return [
+        [{token: found.logprob for token, found in d.items()} for d in output.prompt_logprobs or () if d is not None]
+        for output in outputs
+    ]
 
 
 def divergence(one: Distribution, other: Distribution) -> float:
     """Kullback-Leibler divergence in nats of `other` from `one`, over the tokens that both name and one class of all
     others: a lower bound of the whole, since merging classes never adds to it."""
     common = one.keys() & other.keys()
-    p = [math.exp(one[token].logprob) for token in common]
-    q = [math.exp(other[token].logprob) for token in common]
+    p = [math.exp(one[token]) for token in common]
+    q = [math.exp(other[token]) for token in common]
     p.append(1 - sum(p))
     q.append(1 - sum(q))
     pairs = [(max(a, LEAST), max(b, LEAST)) for a, b in zip(p, q, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.model import read_config, resolve_model
+from ...core.model import ModelConfig, read_config, resolve_dtype, resolve_model
 from ...core.text import Tokenizer
 from ...entrypoints.compose import installed_plugins
 from ...selector import Selector, find_device
@@ -15,6 +15,9 @@ from . import engine_level, kernel_level, verdicts
 from .arms import Arm, read_arms
 from .options import KernelOptions, VerdictOptions, WorkloadOptions
 from .report import AbReport
+
+LARGEST_BLOCK = 256
+"""Tokens; backends choose smaller ones, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,31 +52,26 @@ class Order:
             )
 
     def _engines(self, arms: Sequence[Arm], model: str) -> AbReport:
-        engine_level.refuse_environments(arms)
         plugins = installed_plugins()
-        for arm in arms:
+        for arm in filter(lambda arm: arm.here, arms):
             plugins.backends.find(arm.backend)  # a name that nobody offers is told of before weights are read
         folder = resolve_model(model)
         config = read_config(folder.path)
+        device = find_device(hooks=plugins.hooks)
+        asked = self._workload(Tokenizer.from_folder(folder.path), config.vocab_size, config.max_position)
+        room = cache_bytes(config, resolve_dtype(self.workload.engine_dtype, config, device), asked)
         plan = engine_level.EnginePlan(
             arms=tuple(arms),
             folder=folder,
-            workload=self._workload(Tokenizer.from_folder(folder.path), config.vocab_size, config.max_position),
-            settings={"dtype": self.workload.engine_dtype},
+            workload=asked,
+            settings={"dtype": self.workload.engine_dtype, "kv_cache_memory_bytes": room},
             rounds=self.verdict.rounds or engine_level.ROUNDS,
             max_kl=self.workload.max_kl,
             command=self.command,
         )
         checks = 0 if self.verdict.no_check else len(arms)
-        with progress("starting the arms", len(arms) * (plan.rounds + 2) + checks) as bar:
-            problems = [
-                bar.during(f"checking {arm.label}", lambda a=arm: kernel_level.check_arm(a)) if checks else ""
-                for arm in arms
-            ]
-            bar.say("measuring")
-            return engine_level.compare_engines(
-                plan, problems, find_device("cpu", plugins.hooks), plugins.guard, bar.advance
-            )
+        with progress("starting the arms", len(arms) * (plan.rounds + 1) + checks) as bar:
+            return engine_level.compare_engines(plan, find_device("cpu", plugins.hooks), bar, check=bool(checks))
 
     def _workload(self, tokenizer: Tokenizer, vocab_size: int, limit: int) -> Workload:
         asked = self.workload
@@ -84,3 +82,11 @@ class Order:
         lengths = Lengths(input_len=asked.input_len, output_len=asked.output_len)
         lengths.check(limit)
         return random_workload(lengths, asked.num_prompts, tokenizer=tokenizer, vocab_size=vocab_size, seed=0)
+
+
+def cache_bytes(config: ModelConfig, dtype: str, workload: Workload) -> int:
+    """KV cache for twice the workload's tokens, in blocks of any size: equal for all arms, and the second engine on a
+    card finds room beside the first."""
+    lengths = [len(request.token_ids) + request.output_len for request in workload.requests]
+    tokens = sum(-(-length // LARGEST_BLOCK) * LARGEST_BLOCK for length in lengths)
+    return 2 * tokens * sum(spec.bytes_per_token for spec in config.attention_specs(dtype).values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..kernels.contenders import BackendContender
 from ..kernels.data import Pool
 from ..kernels.run import fitting_block_size
 from ..kernels.shapes import Shape
-from ..peers.vllm_cpu import Case, Server, serve
+from ..peers.vllm_cpu import Answers, Case, Server, serve
 
 
 class ArmKernel:
@@ -92,23 +93,26 @@ class ArmServer(Server):
         super().__init__(kernel)
         self._made_from = kernel.source_hash
 
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        with torch.inference_mode():
+            return super().answer(request)
+
     def _hello(self) -> dict[str, Any]:
         return {**super()._hello(), "source_hash": self._made_from, "python": sys.version.split()[0]}
 
 
-def main() -> None:
-    """Serve the arm that the one argument describes, as JSON, on this process' stdin and stdout."""
+def run_worker(make: Callable[[], Answers]) -> None:
+    """Serve what `make` gives on this process' stdin and stdout; what it raises is the answer to the first question."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        server = ArmServer(ArmKernel(**json.loads(sys.argv[1])))
+        server = make()
     except Exception as error:  # the parent asks first of all who is there, and gets this for an answer
         sys.stdin.readline()
         print(json.dumps({"ok": False, "error": str(error)}), file=answers, flush=True)
         return
-    with torch.inference_mode():
-        serve(server, sys.stdin, answers)
+    serve(server, sys.stdin, answers)
 
 
 if __name__ == "__main__":
-    main()
+    run_worker(lambda: ArmServer(ArmKernel(**json.loads(sys.argv[1]))))

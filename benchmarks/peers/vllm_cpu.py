@@ -197,6 +197,23 @@ def timed(call: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
+def answer(operations: dict[str, Callable[..., dict[str, Any]]], request: dict[str, Any]) -> dict[str, Any]:
+    """What the operation that `request` names gives, or why there is nothing."""
+    name = request.pop("op")
+    if name not in operations:
+        return {"ok": False, "error": f"operation {name!r} is not known; known are {', '.join(operations)}"}
+    try:
+        return {"ok": True, **operations[name](**request)}
+    except Exception as error:  # told to the parent, which goes on without this row
+        return {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
+
+
+class Answers(Protocol):
+    """What can be served."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]: ...
+
+
 class Server:
     """Answers requests about one kernel."""
 
@@ -204,15 +221,8 @@ class Server:
         self._kernel = kernel
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        operation = {"hello": self._hello, "prepare": self._prepare, "start": self._start, "turn": self._turn}
-        operation["release"] = self._release
-        name = request.pop("op")
-        if name not in operation:
-            return {"ok": False, "error": f"operation {name!r} is not known; known are {', '.join(operation)}"}
-        try:
-            return {"ok": True, **operation[name](**request)}
-        except Exception as error:  # told to the parent, which goes on without this row
-            return {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
+        operations = {"hello": self._hello, "prepare": self._prepare, "start": self._start, "turn": self._turn}
+        return answer({**operations, "release": self._release}, request)
 
     def _hello(self) -> dict[str, Any]:
         kernel = self._kernel
@@ -241,7 +251,7 @@ class Server:
         return {}
 
 
-def serve(server: Server, requests: IO[str], answers: IO[str]) -> None:
+def serve(server: Answers, requests: IO[str], answers: IO[str]) -> None:
     """Answer until the parent closes the pipe."""
     for line in requests:
         print(json.dumps(server.answer(json.loads(line))), file=answers, flush=True)

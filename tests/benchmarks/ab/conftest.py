@@ -37,8 +37,19 @@ class Subtle(SdpaBackend):
 class Broken(SdpaBackend):
     def forward(self, layer, query, **rest):
         raise RuntimeError("no kernel image is available")
+
+class Dying(SdpaBackend):
+    calls = 0
+
+    def forward(self, layer, query, **rest):
+        Dying.calls += 1
+        if Dying.calls > 60:
+            import os
+            os.write(2, b"segmentation fault\\n")
+            os._exit(139)
+        super().forward(layer, query, **rest)
 """
-NAMES = {"slow": "Slow", "wrong": "Wrong", "subtle": "Subtle", "broken": "Broken"}
+NAMES = {"slow": "Slow", "wrong": "Wrong", "subtle": "Subtle", "broken": "Broken", "dying": "Dying"}
 
 
 @pytest.fixture

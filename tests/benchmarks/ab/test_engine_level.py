@@ -7,17 +7,15 @@ import math
 import pytest
 
 from headstock.benchmarks.ab.numerics import divergence, divergences, first_difference
-from headstock.core.outputs import Logprob
 from support.cli import run_cli
+from support.environments import environment_over_this
+from support.plugins import write_distribution
 from support.tiny import tiny_folder
 
 
-def distribution(**shares: float) -> dict[int, Logprob]:
+def distribution(**shares: float) -> dict[int, float]:
     """Token ids by letter."""
-    return {
-        ord(letter): Logprob(logprob=math.log(share), rank=1, decoded_token=letter, bytes=letter.encode())
-        for letter, share in shares.items()
-    }
+    return {ord(letter): math.log(share) for letter, share in shares.items()}
 
 
 def test_equal_distributions_are_not_apart():
@@ -56,13 +54,16 @@ def test_right_arms_are_compared_in_throughput_and_latencies(model):
     assert (document["level"], document["baseline"]) == ("engine", "sdpa")
     assert [line["metric"] for line in document["lines"]] == [
         "output_throughput", "ttft_median", "tpot_median", "itl_p99", "attention_time",
+        "peak_memory",
     ]  # fmt: skip
     for arm in ("reference", "sdpa{}"):
         assert document["numerics"][arm]["token agreement"] == 1.0
         assert document["numerics"][arm]["mean KL"] < 1e-9
         assert "first divergence, token" not in document["numerics"][arm]
-    assert set(document["lines"][-1]["values"]) == {"sdpa", "reference", "sdpa{}"}
-    assert document["lines"][-1]["values"]["sdpa"] > 0
+    for line in document["lines"][-2:]:
+        assert set(line["values"]) == {"sdpa", "reference", "sdpa{}"}
+        assert min(line["values"].values()) > 0
+    assert document["lines"][-1]["unit"] == "MiB"
     line = document["lines"][0]
     assert line["values"]["sdpa"] > 0
     assert len(line["samples"]["reference"]) == document["comparisons"][0]["ratio"]["pairs"]
@@ -76,20 +77,54 @@ def test_an_arm_with_other_distributions_is_wrong(model):
     assert engines(model, "sdpa", "wrong", options=("--rounds", "6", "--max-kl", "100")).json["ratio"] is not None
 
 
+LASTING = """
+import time
+from headstock.backends.sdpa import SdpaBackend
+
+class Lasting(SdpaBackend):
+    def forward(self, layer, query, **rest):
+        start = time.perf_counter()
+        super().forward(layer, query, **rest)
+        end = start + {factor} * (time.perf_counter() - start)
+        while time.perf_counter() < end:
+            pass
+"""
+"""A backend that takes so many times as long."""
+
+
 @pytest.mark.usefixtures("kernels")
-def test_an_arm_that_raises_has_failed_and_the_others_are_compared(model):
-    document = engines(model, "sdpa", "broken", "sdpa{}").json
+def test_arms_that_raise_or_die_have_failed_and_the_others_are_compared(model):
+    document = engines(model, "sdpa", "broken", "sdpa{}", "dying").json
     verdicts = {c["arm"]: c["verdict"] for c in document["comparisons"]}
-    assert verdicts["broken"] == "failed"
+    assert (verdicts["broken"], verdicts["dying"]) == ("failed", "failed")
     assert verdicts["sdpa{}"] in ("faster", "slower", "no difference shown")
     assert "no kernel image is available" in document["arms"][1]["problems"][0]
+    assert "has ended; the last it said:\n  segmentation fault" in document["arms"][3]["problems"][0]
+
+
+def test_two_versions_of_a_package_are_two_environments(model, tmp_path):
+    """Neither is installed here."""
+    pythons: list[str] = []
+    for version, factor in (("1.0", 1), ("2.0", 5)):
+        python, site = environment_over_this(tmp_path / version)
+        modules = {"mine_kernels": LASTING.format(factor=factor)}
+        write_distribution(site, "kernels", version, backends={"mine": "mine_kernels:Lasting"}, modules=modules)
+        pythons.append(str(python.parent.parent))
+    document = engines(model, *(f"mine@{python}" for python in pythons)).json
+    assert [arm["package"] for arm in document["arms"]] == ["kernels 1.0", "kernels 2.0"]
+    assert [arm["python"] for arm in document["arms"]] == [f"{python}/bin/python" for python in pythons]
+    assert document["arms"][0]["source_hash"] != document["arms"][1]["source_hash"]
+    assert document["numerics"][f"mine@{pythons[1]}"]["token agreement"] == 1.0
+    (attention,) = [line for line in document["lines"] if line["metric"] == "attention_time"]
+    first, second = attention["values"].values()
+    assert second > 2 * first  # each call takes five times as long
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (("sdpa", "sdqa"), "did you mean: sdpa"),
-        (("sdpa", "sdpa@/usr/bin/python3"), "with --engine all arms run in this environment"),
+        (("sdpa", 'sdpa{"speed": 9}'), "arm 'sdpa{\"speed\": 9}' cannot take part: attention_backend_config['sdpa']"),
         (("sdpa", "cpu", "--input-len", "100000"), "input_len: a request of 100006 tokens"),
         (("sdpa", "cpu", "--dataset", "/no/such/file"), "/no/such/file"),
     ],
