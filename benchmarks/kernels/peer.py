@@ -8,6 +8,7 @@ import selectors
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,7 +82,8 @@ class Peer:
         """End the process; its stdin is closed, and if that does not end it, it is killed."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(OSError):  # what was not sent yet cannot be any more
+                    pipe.close()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
