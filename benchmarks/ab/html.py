@@ -11,12 +11,16 @@ from typing import Any
 
 import jinja2
 
-from .report import AbReport
+from .report import AbReport, Point
 from .verdicts import Ratio
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 WIDTH = 420
 """Pixels of a plot's scale."""
+RADIUS = 12
+"""Pixels of the largest dot."""
+LEAST_ERROR = 1e-9
+"""Smaller ones are drawn as this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +38,16 @@ class Whisker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """An arm in the plane of time and error, in pixels."""
+    """An arm in the plane of time and error, in pixels; its size is its memory."""
 
     label: str
     x: float
     y: float
+    radius: float
+    """Its area is the memory, where that is known."""
     best: bool
-    """Nobody beats it in both."""
-    text: str
+    """Nobody beats it in everything."""
+    point: Point
 
 
 class Scale:
@@ -122,18 +128,19 @@ def _dots(report: AbReport) -> list[Dot]:
     points, best = report.points(), report.pareto()
     if len(points) < 2:
         return []
-    floor = 1e-9
-    times = [math.log(time) for time, _ in points.values()]
-    errors = [math.log10(max(error, floor)) for _, error in points.values()]
+    times = [math.log(point.time) for point in points.values()]
+    errors = [math.log10(max(point.error, LEAST_ERROR)) for point in points.values()]
+    most = max((point.memory or 0.0 for point in points.values()), default=0.0)
     return [
         Dot(
             label=label,
-            x=_spread(math.log(time), times),
-            y=200 - _spread(math.log10(max(error, floor)), errors) * 180 / WIDTH,
+            x=_spread(math.log(point.time), times),
+            y=200 - _spread(math.log10(max(point.error, LEAST_ERROR)), errors) * 180 / WIDTH,
+            radius=RADIUS * math.sqrt(point.memory / most) if point.memory else RADIUS / 2,
             best=label in best,
-            text=f"{label}: {time:.3g} of the baseline's time, error {error:.1e}",
+            point=point,
         )
-        for label, (time, error) in points.items()
+        for label, point in points.items()
     ]
 
 

@@ -15,6 +15,8 @@ from .verdicts import Ratio, Word
 
 SCHEMA = "headstock.ab/1"
 """Name and version of the JSON document; new fields may come under the same version."""
+MEMORY = ("peak_device_memory", "peak_memory")
+"""Metrics of the memory that counts, the first that there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,25 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """An arm among others; in everything less is better."""
+
+    time: float
+    """As a share of the baseline's, in the geometric mean over all lines."""
+    error: float
+    """The largest; of whole engines the mean divergence from the baseline, in nats."""
+    memory: float | None
+    """MiB of whole engines: on the card, or else of the process."""
+
+    def beats(self, other: Point) -> bool:
+        """Whether it is worse in nothing and better in something; memory counts where both have it."""
+        pairs = [(self.time, other.time), (self.error, other.error)]
+        if self.memory is not None and other.memory is not None:
+            pairs.append((self.memory, other.memory))
+        return all(mine <= theirs for mine, theirs in pairs) and any(mine < theirs for mine, theirs in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbReport:
     """A run."""
 
@@ -117,23 +138,21 @@ class AbReport:
         return [c.arm for c in self.comparisons if c.ratio is None or c.ratio.high < share]
 
     def pareto(self) -> list[str]:
-        """Arms that no other one beats both in time and in error, by the geometric means over their common lines."""
+        """Arms that no other one beats in time, error and memory together."""
         points = self.points()
-        return [
-            label
-            for label, (time, error) in points.items()
-            if not any(t <= time and e <= error and (t, e) != (time, error) for t, e in points.values())
-        ]
+        return [label for label, own in points.items() if not any(other.beats(own) for other in points.values())]
 
-    def points(self) -> dict[str, tuple[float, float]]:
-        """Right arm → (time as a share of the baseline's, largest error; of whole engines the mean divergence)."""
-        found: dict[str, tuple[float, float]] = {}
+    def points(self) -> dict[str, Point]:
+        """Where the right arms stand."""
+        found: dict[str, Point] = {}
         ratios = {self.baseline: 1.0, **{c.arm: 1 / c.ratio.estimate for c in self.comparisons if c.ratio}}
         for label, time in ratios.items():
             if label not in self.wrong:
                 errors = [line.errors[label] for line in self.lines if label in line.errors]
                 errors += [self.numerics[label]["mean KL"]] if label in self.numerics else []
-                found[label] = (time, max(errors, default=0.0))
+                memory = {line.metric: line.values[label] for line in self.lines if label in line.values}
+                most = next((memory[metric] for metric in MEMORY if metric in memory), None)
+                found[label] = Point(time=time, error=max(errors, default=0.0), memory=most)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,6 +179,7 @@ class AbReport:
                 for line in self.lines
             ],
             "numerics": {arm: dict(values) for arm, values in self.numerics.items()},
+            "points": {arm: asdict(point) for arm, point in self.points().items()},
             "pareto": self.pareto(),
             "notes": list(self.notes),
         }

@@ -60,9 +60,16 @@ def _print(report: AbReport) -> None:
     for arm, values in report.numerics.items():
         print(f"{arm}: " + ", ".join(f"{name} {value:.3g}" for name, value in values.items()))
     if len(report.arms) > 2:
-        print(f"not beaten in both time and error: {', '.join(report.pareto()) or 'none'}")
+        print(_undominated(report))
     for text in report.notes:
         note(f"note: {text}")
+
+
+def _undominated(report: AbReport) -> str:
+    points = report.points()
+    third = " and memory" if any(point.memory for point in points.values()) else ""
+    shown = [f"{arm} ({points[arm].time:.3g} of the time)" for arm in report.pareto()]
+    return f"beaten by none in time, error{third} together: {', '.join(shown) or 'none'}"
 
 
 def _heads(report: AbReport) -> list[str]:
@@ -92,6 +99,7 @@ def to_markdown(report: AbReport) -> str:
     lines += [""] + [
         f"- {arm}: " + ", ".join(f"{k} {v:.3g}" for k, v in n.items()) for arm, n in report.numerics.items()
     ]
+    lines += [f"- {_undominated(report)}"] if len(report.arms) > 2 else []
     lines += [f"Note: {text}." for text in report.notes]
     lines += ["", f"{report.machine.lines()[0]}", "", f"`{report.command}`", ""]
     return "\n".join(lines)

@@ -51,7 +51,9 @@ class TestVerdicts:
         assert done.code == 0
         assert "slow against sdpa: slower ×0." in done.out  # noqa: RUF001
         assert "wrong against sdpa: wrong" in done.out
-        (pareto,) = [line for line in done.out.splitlines() if line.startswith("not beaten")]
+        (pareto,) = [
+            line for line in done.out.splitlines() if line.startswith("beaten by none in time, error together: ")
+        ]
         assert "sdpa" in pareto
         assert "wrong" not in pareto.partition(":")[2]
 

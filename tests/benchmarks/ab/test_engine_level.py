@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
 
 import pytest
 
+from headstock.benchmarks.ab.html import to_html
 from headstock.benchmarks.ab.numerics import divergence, divergences, first_difference
+from headstock.benchmarks.ab.options import ReportOptions
+from headstock.benchmarks.ab.report import read_report
+from headstock.benchmarks.ab.showing import show, to_markdown
 from support.cli import run_cli
 from support.environments import environment_over_this
 from support.plugins import write_distribution
@@ -49,7 +55,8 @@ def engines(model, *arms, options=("--rounds", "6")):
     return run_cli("ab", *arms, "--engine", model, *workload, "--no-check", "--json", *options)
 
 
-def test_right_arms_are_compared_in_throughput_and_latencies(model):
+def test_right_arms_are_compared_in_throughput_and_latencies(model, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     document = engines(model, "sdpa", "reference", "sdpa{}").json
     assert (document["level"], document["baseline"]) == ("engine", "sdpa")
     assert [line["metric"] for line in document["lines"]] == [
@@ -67,6 +74,20 @@ def test_right_arms_are_compared_in_throughput_and_latencies(model):
     line = document["lines"][0]
     assert line["values"]["sdpa"] > 0
     assert len(line["samples"]["reference"]) == document["comparisons"][0]["ratio"]["pairs"]
+    assert_every_form_has_everything(document, capsys)
+
+
+def assert_every_form_has_everything(document, capsys) -> None:
+    """What the document says of speed, memory and numerics: at the terminal, for a pull request, and in a browser."""
+    report = read_report(document)
+    assert json.loads(json.dumps(report.to_dict())) == document
+    show(report, ReportOptions())
+    forms = (capsys.readouterr().out, to_markdown(report), html.unescape(to_html(report)))
+    words = [line["metric"] for line in document["lines"]]
+    words += [name for values in document["numerics"].values() for name in values]
+    assert {"token agreement", "mean KL", "peak_memory", "ttft_median"} <= set(words)
+    for form in forms:
+        assert not [word for word in words if word not in form]
 
 
 @pytest.mark.usefixtures("kernels")

@@ -8,14 +8,17 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headstock.benchmarks.ab.html import to_html
-from headstock.benchmarks.ab.report import AbReport, ArmReport, Comparison, Line
+from headstock.benchmarks.ab.report import AbReport, ArmReport, Comparison, Line, Point
+from headstock.benchmarks.ab.showing import to_markdown
 from headstock.benchmarks.ab.verdicts import Ratio
 from headstock.benchmarks.machine import describe
 from headstock.selector import find_device
+from support.ab import ab_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 RATIO = Ratio(estimate=1.21, low=1.17, high=1.25, pairs=30)
@@ -70,31 +73,69 @@ def test_intervals_without_an_end_stay_on_the_plot(report):
     assert to_html(replace(report, lines=(), comparisons=(report.comparisons[1],)))
 
 
+def engine_report() -> AbReport:
+    """Of whole engines: b is faster than a and takes more memory, c is slower and takes as much as b."""
+    slower = Ratio(estimate=0.5, low=0.4, high=0.6, pairs=16)
+    memory = Line(name="m", metric="peak_memory", unit="MiB", values={"a": 500.0, "b": 2000.0, "c": 2000.0})
+    base = ab_report("b", "c", level="engine")
+    return replace(
+        base,
+        lines=(replace(base.lines[0], errors={}), memory),
+        numerics={"b": {"token agreement": 1.0, "mean KL": 1e-9}, "c": {"token agreement": 0.9, "mean KL": 1e-6}},
+        comparisons=(base.comparisons[0], Comparison(arm="c", verdict="slower", ratio=slower)),
+    )
+
+
+def test_arms_are_beaten_where_another_is_better_in_everything():
+    report = engine_report()
+    assert report.pareto() == ["a", "b"]  # the baseline takes the least memory
+    assert report.points()["c"] == Point(time=2.0, error=1e-6, memory=2000.0)
+    assert report.to_dict()["points"]["b"]["memory"] == 2000.0
+    without = replace(report, lines=report.lines[:1])
+    assert without.pareto() == ["a", "b"]  # the baseline is the most exact by definition
+    assert "beaten by none in time, error and memory together: a (1 of the time), b (0.826 of the time)" in to_markdown(
+        report
+    )
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="NOT TESTED IN A BROWSER: no chromium on this machine")
+def test_a_browser_shows_arms_by_time_error_and_memory(tmp_path):
+    dom = dumped(tmp_path, to_html(engine_report()))
+    plot = dom[dom.index('<svg class="pareto"') : dom.index('<table class="pareto">')]
+    dots = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"( style="[^"]*")?>', plot)
+    (ax, ay, ar, a_hollow), (bx, by, br, b_hollow), (cx, cy, cr, c_hollow) = dots
+    assert float(bx) < float(ax) < float(cx)  # faster is further left
+    assert float(ay) == float(by) > float(cy)  # more exact is further down
+    assert float(br) == float(cr) == pytest.approx(2 * float(ar))  # four times the memory, the area
+    assert (bool(a_hollow), bool(b_hollow), bool(c_hollow)) == (False, False, True)
+    assert dom.count("<td>beaten by none</td>") == 2
+    assert "<td>2000</td>" in dom
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="NOT TESTED IN A BROWSER: no chromium on this machine")
 def test_a_browser_shows_the_verdict_the_plot_and_the_table(report, tmp_path):
-    path = tmp_path / "report.html"
-    path.write_text(to_html(report), encoding="utf-8")
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={tmp_path}/p",
-    ]
-    offline = ["--host-resolver-rules=MAP * ~NOTFOUND"]
-    environ = {**os.environ, "HOME": str(tmp_path)}
-    assert CHROMIUM is not None
-    done = subprocess.run(
-        [CHROMIUM, *options, *offline, "--dump-dom", path.as_uri()],
-        capture_output=True, text=True, check=True, timeout=100, env=environ,
-    )  # fmt: skip
-    dom = done.stdout
+    dom = dumped(tmp_path, to_html(report))
     assert '<span class="faster">faster ×1.21 [1.17, 1.25]</span>' in dom  # noqa: RUF001
     assert dom.count('<circle cx="') == 2 + 2  # the ratio over all and of the line; two dots by time and error
     assert "&lt;script&gt;alert" in dom
     shot = tmp_path / "shot.png"
-    subprocess.run(
-        [CHROMIUM, *options, *offline, f"--screenshot={shot}", "--window-size=1200,1400", path.as_uri()],
-        capture_output=True, check=True, timeout=100, env=environ,
-    )  # fmt: skip
+    browser(tmp_path, f"--screenshot={shot}", "--window-size=1200,1400")
     assert shot.stat().st_size > 10_000
+
+
+def dumped(folder: Path, page: str) -> str:
+    """The page as a browser without a network has read it."""
+    (folder / "report.html").write_text(page, encoding="utf-8")
+    return browser(folder, "--dump-dom")
+
+
+def browser(folder: Path, *options: str) -> str:
+    """What it says of ``report.html`` in `folder`."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += [f"--user-data-dir={folder}/p", "--host-resolver-rules=MAP * ~NOTFOUND", *options]
+    done = subprocess.run(
+        [*command, (folder / "report.html").as_uri()],
+        capture_output=True, text=True, check=True, timeout=100, env={**os.environ, "HOME": str(folder)},
+    )  # fmt: skip
+    return done.stdout
