@@ -13,7 +13,7 @@ from pluggy import PluginManager
 from . import hookspecs
 from .guard import Failure, Guard
 from .placement import Placement
-from .record import HOOKS, PluginRecord
+from .record import AITER_OPS, HOOKS, PluginRecord
 
 if TYPE_CHECKING:
     from ..core.attention import AttentionSelection, Device, KVLayout
@@ -62,6 +62,21 @@ class Hooks:
                 self._fail(record, f"its KV layout {layout.name!r} has the name of another")
                 return self.layouts()
         return found
+
+    def ops(self, device: Device) -> tuple[PluginRecord, ...]:
+        """Functions in the place of AITER's on `device`, as if they were entry points of the modules' packages."""
+
+        def call(manager: PluginManager) -> list[object]:
+            return [
+                PluginRecord(group=AITER_OPS, name=op, target=target, distribution="", version="")
+                for given in manager.hook.headstock_aiter_ops(device=device)
+                for op, target in given.items()
+            ]
+
+        return tuple(
+            replace(found, distribution=record.distribution, version=record.version)
+            for record, found in self._each(call, PluginRecord)
+        )
 
     def selected(self, selection: AttentionSelection, device: Device) -> None:
         """Tell the plugins what was selected."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pluggy import HookimplMarker, HookspecMarker
@@ -28,6 +28,14 @@ def headstock_device_probes() -> Iterable[Callable[[], Iterable[Device]]]:  # py
 @hookspec
 def headstock_kv_layouts() -> Iterable[KVLayout]:  # pyright: ignore[reportReturnType]
     """Further layouts of the KV cache, under names of their own."""
+
+
+@hookspec
+def headstock_aiter_ops(device: Device) -> Mapping[str, str]:  # pyright: ignore[reportReturnType]
+    """Functions in the place of AITER's on `device`: op → ``"package.module:function"``.
+
+    One that is for every device needs no module of hooks: there is the entry-point group ``headstock.aiter_ops``.
+    """
 
 
 @hookspec

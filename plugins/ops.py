@@ -1,41 +1,49 @@
-"""`Ops`: functions that packages put in the place of a kernel library's, by entry points."""
+"""`Ops`: functions that packages put in the place of a kernel library's, by entry points and by a hook."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .guard import Guard
+from .hooks import Hooks
 from .record import AITER_OPS, PluginRecord
+
+if TYPE_CHECKING:
+    from ..core.attention import Device
 
 
 class Ops:
-    """Owner of the records, and of how they fared. Whoever calls the functions imports them.
+    """Knows who replaces what, and which of them failed. Whoever calls the functions imports them.
 
-    Where two packages replace the same op neither is used: nobody has said which.
+    Where two packages replace the same op on a device neither is used: nobody has said which.
     """
 
-    def __init__(self, records: Iterable[PluginRecord], guard: Guard | None = None) -> None:
+    def __init__(self, records: Iterable[PluginRecord], hooks: Hooks, guard: Guard | None = None) -> None:
+        self._declared = [r for r in records if r.group == AITER_OPS]
+        self._hooks = hooks
         self._guard = guard or Guard()
-        ours = [r for r in records if r.group == AITER_OPS]
-        self._records = [_settled(r, [o for o in ours if o.name == r.name and o.status == "not loaded"]) for r in ours]
+        self._failed: dict[PluginRecord, PluginRecord] = {}
 
-    @property
-    def records(self) -> tuple[PluginRecord, ...]:
-        return tuple(self._records)
+    def records(self, device: Device) -> tuple[PluginRecord, ...]:
+        """All that are for `device`, and how they fare: entry points are for every one."""
+        offered = [self._failed.get(r, r) for r in (*self._declared, *self._hooks.ops(device))]
+        usable = [r for r in offered if r.status == "not loaded"]
+        return tuple(_settled(r, [u for u in usable if u.name == r.name]) for r in offered)
 
-    def targets(self, decided: Container[str] = ()) -> dict[str, PluginRecord]:
+    def targets(self, device: Device, decided: Container[str] = ()) -> dict[str, PluginRecord]:
         """Op → who takes its place. Warns of those that are left out, unless the user has `decided` about the op."""
-        for record in self._records:
+        records = self.records(device)
+        for record in records:
             if record.reason and record.status != "disabled" and record.name not in decided:
                 self._guard.warn(record.complaint)
-        return {r.name: r for r in self._records if r.status == "not loaded"}
+        return {record.name: record for record in records if record.status == "not loaded"}
 
     def fail(self, record: PluginRecord, reason: str) -> None:
         """Leave one out from now on, with a warning; in strict mode raises `BackendError`."""
-        failed = replace(record, status="failed", reason=reason)
-        self._records[self._records.index(record)] = failed
-        self._guard.complain(failed.complaint)
+        self._failed[record] = replace(record, status="failed", reason=reason)
+        self._guard.complain(self._failed[record].complaint)
 
 
 def _settled(record: PluginRecord, rivals: list[PluginRecord]) -> PluginRecord:

@@ -27,8 +27,8 @@ class Plugins:
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
-        """Every entry point and how it fared so far."""
-        return (*(offer.record for offer in self.backends.offers), *self.hooks.records, *self.ops.records)
+        """Every entry point of a backend or of hooks, and how it fared so far."""
+        return (*(offer.record for offer in self.backends.offers), *self.hooks.records)
 
 
 def load_plugins(switches: Switches | None = None, environ: Mapping[str, str] | None = None) -> Plugins:
@@ -41,6 +41,5 @@ def load_plugins(switches: Switches | None = None, environ: Mapping[str, str] | 
     records = discover(switches)
     for warning in switches.strangers(record.distribution for record in records):
         guard.warn(warning)
-    return Plugins(
-        backends=BackendRegistry(records, guard), hooks=Hooks(records, guard), ops=Ops(records, guard), guard=guard
-    )
+    hooks = Hooks(records, guard)
+    return Plugins(backends=BackendRegistry(records, guard), hooks=hooks, ops=Ops(records, hooks, guard), guard=guard)

@@ -89,7 +89,7 @@ def list_backends(selector: Selector, device: Device) -> Listing:
         backends=tuple(rows),
         plugins=(
             *(_plugin("hooks", record) for record in plugins.hooks.records),
-            *(_plugin("op", record) for record in plugins.ops.records),
+            *(_plugin("op", record) for record in plugins.ops.records(device)),
         ),
     )
 

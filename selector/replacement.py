@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..core.attention import AttentionBackend
+from ..core.attention import AttentionBackend, Device
 from ..core.errors import InvalidInput
 from ..plugins import PluginRecord, Plugins
 
@@ -33,8 +33,8 @@ def takes_ops(cls: type[AttentionBackend[Any]]) -> bool:
     return any(field.name == OPTION for field in fields(cls.Options))
 
 
-def replacements(plugins: Plugins, asked: Mapping[str, str]) -> dict[str, Replacement]:
-    """By op: what the user asked of all backends, and what packages put in the place of other ops.
+def replacements(plugins: Plugins, device: Device, asked: Mapping[str, str]) -> dict[str, Replacement]:
+    """By op: what the user asked of all backends, and what packages put in the place of other ops on `device`.
 
     Raises `InvalidInput` where `asked` names no op, or no function. A package that does is left out with a warning.
     """
@@ -42,7 +42,7 @@ def replacements(plugins: Plugins, asked: Mapping[str, str]) -> dict[str, Replac
         if problem := _objection(plugins, op, target):
             raise InvalidInput(OPTION, f"{problem}; --aiter-op takes OP=package.module:function")
     found = {op: Replacement(op=op, target=target, origin=FLAG) for op, target in asked.items()}
-    for op, record in plugins.ops.targets(decided=asked).items():
+    for op, record in plugins.ops.targets(device, decided=asked).items():
         if problem := _objection(plugins, op, record.target):
             plugins.ops.fail(record, problem)
         elif op not in found:

@@ -134,7 +134,7 @@ class Selector:
                 raise InvalidInput("attention_backend_config", f"has options for {offer.label} twice")
             options[offer] = values
         unbuilt = {offer: reason for offer, reason in self._built.items() if reason}
-        ops = replacements(self.plugins, self.policy.aiter_ops)
+        ops = replacements(self.plugins, device, self.policy.aiter_ops)
         return Judge(device, self.plugins.hooks.layouts(), options, self.plugins.guard, unbuilt, block_size, ops)
 
     def offers(self, ranking: Sequence[Offer]) -> tuple[Offer, ...]:

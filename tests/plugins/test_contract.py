@@ -32,6 +32,7 @@ SIGNATURES = {
     "write_kv": "(self, layer, key, value, kv_cache, slot_mapping)",
 }
 HOOKS = {
+    "headstock_aiter_ops": "(device)",
     "headstock_device_probes": "()",
     "headstock_kv_layouts": "()",
     "headstock_rank_backends": "(device)",

@@ -117,7 +117,7 @@ def world(ranked: Mapping[str, type] | None = None, by_name: Mapping[str, type] 
     Those in `ranked` come before `sdpa` in the automatic order, sorted by name.
     """
     backends = only_two(load_plugins(environ={})).backends
-    plugins = Plugins(backends=backends, hooks=Ranks(*(ranked or {})), ops=Ops(()), guard=Guard())
+    plugins = Plugins(backends=backends, hooks=Ranks(*(ranked or {})), ops=Ops((), Hooks(())), guard=Guard())
     for name, cls in {**(ranked or {}), **(by_name or {})}.items():
         plugins.backends.register(name, cls)
     return plugins
