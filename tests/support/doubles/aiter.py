@@ -62,7 +62,7 @@ def varlen(
     window_size: tuple[int, ...],
     return_lse: bool,
     out: Tensor | None,
-    block_table: Tensor | None,
+    block_table: Tensor | None = None,
 ) -> Any:
     """Flash attention over ragged K and V, or paged ones: LSE natural, float32 (H, total_q), -inf where a query sees
     no key.
