@@ -149,13 +149,22 @@ def test_lse_of_rows_without_a_key():
         assert lse[:, 2:].isfinite().all()
 
 
-def test_the_build_for_amd_ignores_pages_window_and_softcap():
+def paged_on_amd():
+    pages, rows = torch.zeros(1, 256, 2, 16, dtype=HALF), ints(0, 3)
+    dao.flash_attn_2(triton_amd=True)["flash_attn"].flash_attn_varlen_func(
+        pages[0, :3], pages, pages, rows, rows, 3, 3, causal=True, block_table=ints(0).view(1, 1)
+    )
+
+
+def test_the_build_for_amd_ignores_window_and_softcap():
     library = dao.flash_attn_2(triton_amd=True)["flash_attn"]
     q, k = torch.randn(3, 2, 16, dtype=HALF), torch.randn(3, 2, 16, dtype=HALF)
     rows = {"cu_seqlens_q": ints(0, 3), "cu_seqlens_k": ints(0, 3), "max_seqlen_q": 3, "max_seqlen_k": 3}
     plain = library.flash_attn_varlen_func(q=q, k=k, v=k, causal=True, **rows)
     strange = library.flash_attn_varlen_func(q=q, k=k, v=k, causal=True, window_size=(0, 0), softcap=0.1, **rows)
     assert torch.equal(plain, strange)
+    with pytest.raises(RuntimeError, match="too many values"):
+        paged_on_amd()
 
 
 def test_pages_are_loaded_whole_by_the_later_ones():
@@ -197,6 +206,6 @@ def test_rows_longer_than_the_longest_are_refused_by_the_third():
 def test_every_check_is_violated():
     calls = [partial(fa2, **changes) for changes, _ in FA2_REFUSED]
     calls += [partial(fa3, **changes) for changes, _ in FA3_REFUSED]
-    calls += [partial(fa3_ragged, max_seqlen_k=4)]
+    calls += [partial(fa3_ragged, max_seqlen_k=4), paged_on_amd]
     calls += [partial(fa4, arch, **changes) for arch, changes, _ in FA4_REFUSED]
     assert unviolated([dao], calls) == []

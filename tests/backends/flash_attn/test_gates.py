@@ -96,6 +96,12 @@ def test_the_build_for_amd_is_refused_for_pages_window_and_softcap(fields):
     assert "kv_source" in against(FlashAttention2, "mi300x", block_size=256, **fields)
 
 
+def test_the_build_for_amd_is_refused_for_the_sums_of_causal_rows():
+    """A query without a key has 0 there, which another's may be as well."""
+    assert against(FlashAttention2, "mi300x", kv_source="ragged", lse=True) == ["lse"]
+    assert against(FlashAttention2, "mi300x", kv_source="ragged", lse=True, causal=False) == []
+
+
 def test_sinks_are_left_to_the_fourth():
     assert against(FlashAttention3, "h100", sinks=True) == ["sinks"]
     assert against(FlashAttention4, "h100", sinks=True) == []

@@ -127,10 +127,9 @@ def _triton_amd(
     return_attn_probs: bool,
     block_table: Tensor | None,
 ) -> Any:
-    """Ignores block_table, window_size and softcap without a word; its LSE is (total_q, H)."""
+    """Ignores window_size and softcap without a word; its LSE is (total_q, H), and 0 for a query without a key."""
     _check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    if block_table is not None:
-        k, v = k.flatten(0, 1), v.flatten(0, 1)
+    require(k.ndim == 3, "too many values to unpack (expected 3)")
     out, lse = _outputs(q, v)
     lengths = cu_seqlens_k.diff()
     for rows, keys, values, _ in _sequences(q, k, v, cu_seqlens_q, lengths, None, cu_seqlens_k, max_seqlen_q):
@@ -139,7 +138,7 @@ def _triton_amd(
             q[rows], keys, values, scale=softmax_scale or q.shape[-1] ** -0.5,
             seen=window(count, n, -1, 0 if causal else -1),
         )  # fmt: skip
-        out[rows], lse[rows] = result.to(q.dtype), sums.float()
+        out[rows], lse[rows] = result.to(q.dtype), sums.masked_fill(sums == float("-inf"), 0.0).float()
     return (out, lse, None) if return_attn_probs else out
 
 
