@@ -103,7 +103,8 @@ class KernelBench:
                         yield from self._shape(shape, dtype, pool, Path(folder), todo)
 
     def _shape(self, shape: Shape, dtype: str, pool: Pool, folder: Path, todo: Sequence[Task]) -> Iterator[Row]:
-        if reason := self._too_large(shape, dtype):
+        copies = len(self._offers) + len(self._peers) + 1
+        if reason := too_large(shape, dtype, copies, self.device):
             yield from (new_row(task, skipped=reason) for task in todo)
             return
         exact = expected(shape, pool, dtype)
@@ -140,17 +141,6 @@ class KernelBench:
 
     def _made(self, name: str, result: KernelContender | Failure) -> KernelContender | Measurement:
         return failed(name, str(result)) if isinstance(result, Failure) else result
-
-    def _too_large(self, shape: Shape, dtype: str) -> str:
-        count = len(self._offers) + len(self._peers) + 1
-        needed = count * shape.kv_bytes(dtype)
-        free = min(psutil.virtual_memory().available, self.device.memory_bytes)
-        if needed <= MEMORY_SHARE * free:
-            return ""
-        return (
-            f"K and V take {_gib(shape.kv_bytes(dtype))}; a cache a contender and a gathered copy would take "
-            f"{_gib(needed)}, and {_gib(free)} are free"
-        )
 
     def _measure(self, task: Task, entrants: Mapping[str, KernelContender | Measurement], exact: Expected) -> Row:
         torch.set_num_threads(task.threads)
@@ -209,6 +199,18 @@ class KernelBench:
 def fitting_block_size(asked: int, capabilities: Capabilities) -> int:
     """`asked`, or the first usual size that the backend takes."""
     return next((n for n in (asked, *BLOCK_SIZES) if n in capabilities.block_sizes), asked)
+
+
+def too_large(shape: Shape, dtype: str, copies: int, device: Device) -> str:
+    """What speaks against holding the keys and values of `shape` so many times; empty where nothing does."""
+    held = sum(length for _, length in shape.sequences) * shape.spec(dtype).bytes_per_token
+    free = min(psutil.virtual_memory().available, device.memory_bytes)
+    if copies * held <= MEMORY_SHARE * free:
+        return ""
+    return (
+        f"K and V take {_gib(held)}; caches and gathered copies would take {_gib(copies * held)}, and {_gib(free)} "
+        "are free"
+    )
 
 
 def _gib(nbytes: int) -> str:

@@ -9,18 +9,20 @@ from typing import Any
 import torch
 
 from ...core.attention import AttentionSpec
-from ...core.live import Recording
+from ...core.live import RecordedTensors, Recording
 from ...plugins import Failure, Guard, Offer
 from ...selector.judge import Judge, Terms
 from ..kernels.check import expected
 from ..kernels.contenders import BackendContender
 from ..kernels.data import Pool
-from ..kernels.run import fitting_block_size
+from ..kernels.run import fitting_block_size, too_large
 from ..kernels.shapes import Shape
 from .shapes import RecordedPool, made_up_pool, step_shapes
 
 BLOCK_SIZE = 16
 """Where the backend takes it."""
+COPIES = 3
+"""Of keys and values: the vectors, the cache, and what a backend may gather."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +51,26 @@ def replay(recording: Recording, offer: Offer, judge: Judge, guard: Guard) -> It
             tensors = {recorded.group: recorded for recorded in step.tensors}
             for index, shape in step_shapes(step):
                 dtype, kept = step.groups[index].spec.dtype, tensors.get(index)
-                pool = made_up_pool(shape, dtype) if kept is None else RecordedPool(shape, kept)
                 yield Replayed(
                     step=step.number,
                     group=index,
                     label=shape.label,
                     recorded_backend=step.groups[index].backend,
                     vectors="random" if kept is None else "recorded",
-                    **_one(shape, dtype, pool, offer, judge, guard),
+                    **_one(shape, dtype, kept, offer, judge, guard),
                 )
 
 
-def _one(shape: Shape, dtype: str, pool: Pool, offer: Offer, judge: Judge, guard: Guard) -> dict[str, Any]:
+def _one(
+    shape: Shape, dtype: str, kept: RecordedTensors | None, offer: Offer, judge: Judge, guard: Guard
+) -> dict[str, Any]:
     """Verdict, reason, error and time."""
     spec: AttentionSpec = shape.spec(dtype, fitting_block_size(BLOCK_SIZE, judge.standing(offer)[1]))
     if reasons := judge.reasons(offer, spec, Terms(block_size=spec.block_size)):
         return {"verdict": "does not fit", "reason": "; ".join(reasons)}
+    if reason := too_large(shape, dtype, COPIES, judge.device):
+        return {"verdict": "does not fit", "reason": reason}
+    pool: Pool = made_up_pool(shape, dtype) if kept is None else RecordedPool(shape, kept)
     cls, layout = offer.load(), judge.layouts[judge.layouts_of(offer, spec)[0]]
     assert cls is not None  # a backend that cannot be loaded has reasons
 

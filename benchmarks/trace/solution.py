@@ -182,7 +182,7 @@ def _make(
     offer, judge = find(name, options, str(device))
     if reasons := judge.reasons(offer, spec, Terms(block_size=spec.block_size)):
         raise BackendError("\n  ".join([f'backend "{offer.label}" cannot compute this definition here:', *reasons]))
-    cls, layouts = offer.load(), judge.layouts_of(offer)
+    cls, layouts = offer.load(), judge.layouts_of(offer, spec)
     assert cls is not None  # a backend that cannot be loaded has reasons
     workspace = Workspace(judge.device.torch_device)
     backend = cls(spec, judge.device, limits, workspace, judge.options(offer))

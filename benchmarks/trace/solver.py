@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -10,6 +10,7 @@ from ...core.errors import BackendError
 from ...core.version import __version__
 from ...entrypoints.compose import installed_plugins
 from ...selector import find_device, read_policy
+from ...selector.called import require
 from ...selector.judge import Terms
 from .evaluation import Evaluated, evaluate
 from .forms import Form
@@ -37,7 +38,7 @@ class Solver:
         return evaluate(workload, run, installed_plugins().guard)
 
 
-def find_solver(forms: Iterable[tuple[Form, float]], backend: str, config: str | None) -> Solver:
+def find_solver(forms: Sequence[tuple[Form, float]], backend: str, config: str | None) -> Solver:
     """For definitions and their softmax scales; `config` is as ``--attention-backend-config`` has it.
 
     Raises `BackendError` with all reasons, definition by definition, where the backend cannot solve them, and
@@ -56,4 +57,5 @@ def find_solver(forms: Iterable[tuple[Form, float]], backend: str, config: str |
     if against:
         raise BackendError("\n  ".join([f'backend "{offer.label}" is no solution:', *against]))
     judge.options(offer)
+    require(judge, [(offer, solution_spec(form, scale)) for form, scale in forms])
     return Solver(backend=offer.label, options=options, hardware=find_device("cpu").name)

@@ -108,7 +108,7 @@ def _read(path: str, file: BinaryIO) -> Recording:
             elif about["frame"] == "step":
                 found.steps.append(_step(about, load(data), groups))
             elif about["frame"] == "tensors":
-                found.steps[-1].tensors.append(_tensors(about, load(data)))
+                found.steps[-1].tensors.append(_tensors(about, load(data), found.steps[-1]))
     except _CutShort:
         found.cut_short = True
     except DAMAGED as error:
@@ -156,7 +156,16 @@ def _step(about: Mapping[str, Any], arrays: Mapping[str, Tensor], groups: tuple[
     return step
 
 
-def _tensors(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> RecordedTensors:
-    dtype = getattr(torch, about["dtype"])
+def _tensors(about: Mapping[str, Any], arrays: Mapping[str, Tensor], step: RecordedStep) -> RecordedTensors:
+    dtype, group = getattr(torch, about["dtype"]), step.groups[about["group"]]
     vectors = {name: arrays[name].view(dtype) for name in ("query", "key", "value")}
+    new, keys = (sum(counts) for counts in zip(*step.rows(group.kv_group), strict=True))
+    spec = group.spec
+    for name, shape in (
+        ("query", (new, spec.num_heads, spec.head_size)),
+        ("key", (keys, spec.num_kv_heads, spec.head_size)),
+        ("value", (keys, spec.num_kv_heads, spec.head_size_v)),
+    ):
+        if vectors[name].shape != shape:
+            raise ValueError(f"step {step.number}: {name} is {tuple(vectors[name].shape)}, not {shape}")
     return RecordedTensors(group=about["group"], layer=about["layer"], **vectors)

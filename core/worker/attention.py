@@ -129,7 +129,7 @@ class AttentionGroups:
         if trace is None:
             return context
         names = {name: self._selection.choices[name].backend for name in self._layers}
-        return replace(context, layers=traced_layers(self._layers, names, trace))
+        return replace(context, layers=traced_layers(context.layers, names, trace))
 
 
 def _slots(batch: AttentionBatch) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..attention import forward_context
 from ..kv import KVGroupSpec
-from ..live import current_tape
+from ..live import Tape, current_tape
 from ..model import Model
 from ..sampling import Sampler, SamplingStates, prompt_logprobs
 from ..scheduler.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
@@ -110,19 +110,27 @@ class ModelRunner:
             return self._sample(hidden, inputs, prompts)
 
     def _forward(self, inputs: StepInputs) -> Tensor:
-        """Hidden states of the step's tokens; rows of padding follow where a graph computed it."""
-        rows, tape = inputs.batches[0].counts, current_tape()
-        kept = tape is not None and tape.step(self._attention.taped_groups, inputs.batches)
-        if self._graphs is not None and inputs.graph is not None:
+        """Hidden states of the step's tokens; rows of padding follow where there is a graph of its size."""
+        rows, tape = inputs.batches[0].counts, self._record(inputs)
+        if self._graphs is not None and inputs.graph is not None and tape is None:
             with span("model", rows=rows, graph=len(inputs.positions)):
                 return self._graphs.replay(inputs)
         with span("plan"):
             context = self._attention.plan(inputs.batches)
             self._attention.prepare(context)
-        if kept and tape is not None and tape.tensors:
+        if tape is not None:
             context = self._attention.taped(context, inputs.batches, tape)
         with forward_context(self._attention.traced(context)), span("model", rows=rows):
             return self._model(inputs.input_ids, inputs.positions)
+
+    def _record(self, inputs: StepInputs) -> Tape | None:
+        """The tape, where it has kept this step and wants its vectors, too: no graph tells it of them."""
+        tape = current_tape()
+        if tape is None:
+            return None
+        with span("record"):
+            kept = tape.step(self._attention.taped_groups, inputs.batches)
+        return tape if kept and tape.tensors else None
 
     def _update(self, output: SchedulerOutput) -> None:
         """Take over what changed since the last step."""

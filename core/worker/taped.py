@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ..attention import AttentionBackend, AttentionBatch, BoundLayer, KVCache, LayerParams
 from ..live import Tape
+from ..trace import span
 
 
 class TapedBackend:
@@ -27,7 +28,8 @@ class TapedBackend:
         """As `AttentionBackend.forward`."""
         self._backend.forward(layer, query, kv_cache=kv_cache, **keywords)
         if kv_cache is not None:
-            self._tape.attention(layer, query, kv_cache, self._batch, self._group)
+            with span("record vectors"):
+                self._tape.attention(layer, query, kv_cache, self._batch, self._group)
 
 
 def taped_layers(

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.trace import Recorder, chrome_trace, recording
 from .console import note
 
-PARTS = ("schedule", "inputs", "plan", "model", "sample", "update", "output")
+PARTS = ("schedule", "inputs", "record", "plan", "model", "sample", "update", "output")
 """Spans of a step that do not lie in each other; `output` comes after it."""
 
 

@@ -14,6 +14,7 @@ from headstock import LLM, SamplingParams
 from headstock.benchmarks.cli import app
 from headstock.benchmarks.engine.report import SCHEMA, ArmResult, Report
 from headstock.benchmarks.engine.workload import LONGEST, LONGEST_PROMPT, SHORTEST
+from headstock.core.live import Tape, taping
 from headstock.core.trace import Recorder, recording
 from headstock.entrypoints.cli.app import app as top
 from support.pages import commands, page
@@ -55,7 +56,7 @@ def test_its_limits_of_conversations_are_those_of_the_program():
 def test_its_table_has_every_span_of_a_trace(tmp_path):
     """What a tiny model leaves behind, and `write KV` and `attention` in one line."""
     llm = LLM(str(tiny_folder(tmp_path).path))
-    with recording(Recorder()) as recorder:
+    with recording(Recorder()) as recorder, taping(Tape(tmp_path / "tape", tensors=True)):
         llm.generate("the fox", SamplingParams(max_tokens=2), use_tqdm=False)
     table = PAGE.partition("| span | is |\n|---|---|\n")[2].partition("\n\n")[0]
     listed = [name for line in table.splitlines() for name in re.findall(r"`([\w ]+)`", line.split("|")[1])]

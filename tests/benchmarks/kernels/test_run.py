@@ -179,8 +179,7 @@ def test_what_does_not_fit_into_memory_is_skipped_with_the_figures(monkeypatch):
     (large,) = choose("decode:2/1/16:64x2k", "all", ())
     _, row = measure("sdpa", shapes=(large,), threads=(1,))
     assert row.skipped == (
-        "K and V take 0.0156 GiB; a cache a contender and a gathered copy would take 0.0312 GiB, "
-        "and 0.0312 GiB are free"
+        "K and V take 0.0156 GiB; caches and gathered copies would take 0.0312 GiB, and 0.0312 GiB are free"
     )
     assert (row.measurements, row.kv_bytes) == ((), 16 * 2**20)
 

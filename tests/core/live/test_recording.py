@@ -125,6 +125,59 @@ def test_a_killed_process_leaves_all_its_steps(path: Path, tmp_path: Path) -> No
     assert len(read_recording(path).steps) == 5
 
 
+def test_whatever_bytes_are_wrong_ends_in_one_message_or_in_fewer_steps(folder: ModelFolder, path: Path) -> None:
+    """Each of some bytes, and lengths that no file has: nothing is allocated for them."""
+    record(folder, path, tensors=True)
+    data = path.read_bytes()
+    refused: list[str] = []
+    for place in range(0, len(data), 131):
+        for value in (0, 255, data[place] ^ 1):
+            path.write_bytes(data[:place] + bytes([value]) + data[place + 1 :])
+            try:
+                read_recording(path)
+            except InvalidInput as error:
+                refused.append(error.field)
+    assert len(refused) > 20
+    assert set(refused) == {"recording"}
+    (first,) = LENGTH.unpack(data[: LENGTH.size])
+    path.write_bytes(data[: first + LENGTH.size] + LENGTH.pack(2**62))
+    assert read_recording(path).cut_short
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_blocks_of_every_row_come_back(folder: ModelFolder, path: Path, every: int) -> None:
+    recording, _ = record(folder, path, every=every)
+    for step in recording.steps:
+        for group in step.groups:
+            table, rows = step.block_tables[group.kv_group], step.rows(group.kv_group)
+            assert table is not None
+            assert table.shape == (len(rows), -(-max(keys for _, keys in rows) // group.spec.block_size))
+            last = [int(table[row, -(-keys // group.spec.block_size) - 1]) for row, (_, keys) in enumerate(rows)]
+            assert len(set(last)) == len(rows)
+            assert 0 not in last  # the null block
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_engine(
+    folder: ModelFolder, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three frames fit, and half of the fourth."""
+    real, calls = os.write, []
+
+    def write(file: int, data: memoryview) -> int:
+        calls.append(len(data))
+        if len(calls) > 4:
+            raise OSError(28, "No space left on device")
+        return real(file, data[: len(data) // 2] if len(calls) == 4 else data)
+
+    monkeypatch.setattr("headstock.core.live.tape.os.write", write)
+    recording, outputs = record(folder, path)
+    assert len(calls) == 5
+    assert recording.cut_short
+    assert len(recording.steps) == 1
+    assert all(len(o.outputs[0].token_ids) == 4 for o in outputs)
+    assert "the recording ends here: No space left on device" in caplog.text
+
+
 def frame(**about) -> bytes:
     import json
 

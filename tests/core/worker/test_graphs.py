@@ -15,6 +15,7 @@ from headstock.backends.reference import ReferenceBackend
 from headstock.backends.sdpa import SdpaBackend
 from headstock.core.attention import Capabilities, Device, GraphSupport, Workspace, by_phase
 from headstock.core.engine import LLMEngine
+from headstock.core.live import Tape, read_recording, taping
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
 from headstock.core.worker.graphs import CudaRecorder, graph_sizes, recorder_for
@@ -55,6 +56,20 @@ def test_sizes_are_dense_where_padding_costs_most_and_end_at_the_most_rows() -> 
     assert graph_sizes(10_000)[-1] == 512
     for size in (1, 5, 64, 257, 512):
         assert list(graph_sizes(size)) == sorted(set(graph_sizes(size)))
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_recording_has_every_step_and_graphs_are_left_out_only_for_vectors(
+    folder: ModelFolder, eager: list[tuple[int, ...]], recorder: Recorder, tmp_path: Path, tensors: bool
+) -> None:
+    engine = tiny_engine(folder, FixedProvider(Capturable))
+    with taping(Tape(tmp_path / "tape", tensors=tensors)):
+        assert tokens(answers(engine, PROMPTS, PARAMS)) == eager
+    assert (recorder.num_replays == 0) == tensors
+    for step in read_recording(tmp_path / "tape").steps:
+        assert len(step.tensors) == (len(step.groups) if tensors else 0)
+        for found in step.tensors:
+            assert torch.isfinite(found.query).all()
 
 
 def test_there_are_no_graphs_on_cpus() -> None:
