@@ -57,3 +57,13 @@ class EngineDeadError(HeadstockError):
     def fresh(self) -> EngineDeadError:
         """The same, to be raised: raising adds to a traceback."""
         return EngineDeadError(self.reason, details=self.details, restarting=self.restarting)
+
+
+class EngineClosedError(EngineDeadError):
+    """Its owner has ended the engine, so it is nothing that starting it again would mend."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine has been closed")
+
+    def fresh(self) -> EngineClosedError:
+        return EngineClosedError()

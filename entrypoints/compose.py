@@ -120,4 +120,5 @@ def _inputs(folder: ModelFolder, config: EngineConfig) -> InputProcessor:
         vocab_size=model.vocab_size,
         eos_token_ids=model.eos_token_ids or tokenizer.eos_token_ids,
         seed=config.seed,
+        policy=config.scheduling_policy,
     )

@@ -48,6 +48,8 @@ class Deployment:
         count = self.data_parallel_size
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_ENGINES:
             raise InvalidInput("data_parallel_size", f"must be an integer from 1 to {MOST_ENGINES}, not {count!r}")
+        if not isinstance(self.restart_engine, bool):
+            raise InvalidInput("restart_engine", f"must be True or False, not {self.restart_engine!r}")
         if self.engine == "inproc":
             if count > 1:
                 raise InvalidInput("data_parallel_size", f"{count} engines need engine=process or engine=ray")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.attention import AttentionSelection
 from ..core.engine import EmbeddingEngine, EngineConfig, LLMEngine, Prompt, chat_prompt, read_prompts
-from ..core.errors import InvalidInput
+from ..core.errors import EngineClosedError, InvalidInput
 from ..core.model import Described, Pooling, resolve_model, resolve_runner
 from ..core.outputs import EmbeddingRequestOutput, OutputKind, RequestOutput
 from ..core.params import SamplingParams
@@ -110,6 +110,7 @@ class LLM:
         self.folder = resolve_model(model)
         self._selection: AttentionSelection | None = None
         """What was chosen here, where the engine is elsewhere."""
+        self._closed = False
         self._engine: LLMEngine | None = None
         self._embedding: EmbeddingEngine | None = None
         if resolve_runner(runner, self.folder.path) == "pooling":
@@ -128,6 +129,7 @@ class LLM:
     def engine(self) -> LLMEngine:
         """What generates text. Raises `InvalidInput` where the model was loaded to embed it."""
         if self._engine is None:
+            self._require_open()
             raise InvalidInput(
                 "runner", f"{self.folder.name} was loaded to embed text and generates none; use LLM.embed"
             )
@@ -146,6 +148,7 @@ class LLM:
     @property
     def _embedder(self) -> EmbeddingEngine:
         if self._embedding is None:
+            self._require_open()
             problem = f"{self.folder.name} was loaded to generate text; to embed, load it with runner='pooling'"
             raise InvalidInput("runner", problem)
         return self._embedding
@@ -157,8 +160,13 @@ class LLM:
             return self._embedding.selection
         return self._selection or self.engine.core.selection
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError
+
     def close(self) -> None:
-        """End the engine and give its memory back; of no use afterwards. May be called again."""
+        """End the engine and give its memory back; what is asked then raises `EngineDeadError`. May be called again."""
+        self._closed = True
         if self._engine is not None:
             self._engine.client.close()
         self._embedding = None
@@ -201,6 +209,7 @@ class LLM:
         A prompt is text, a list of token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` and, if wanted,
         ``cache_salt``; `prompts` is one or a list of them. `sampling_params` is one for all or one for each. Every
         prompt is checked before the first is computed: `InvalidInput` and `CapacityError` leave nothing behind.
+        `priority` is one for all or one for each, the lower the sooner; it needs ``scheduling_policy="priority"``.
         """
         ids = self._add(prompts, sampling_params, priority, "final")
         done: dict[str, RequestOutput] = {}

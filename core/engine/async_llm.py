@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any
 
-from ..errors import EngineDeadError, HeadstockError, InvalidInput
+from ..errors import EngineClosedError, EngineDeadError, HeadstockError, InvalidInput
 from ..outputs import OutputKind, RequestOutput
 from ..params import SamplingParams
 from .client import AsyncEngineClient
@@ -23,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 128
 """Outputs of one step that are made into text before others on the event loop get their turn."""
+LONGEST_DEADLINE = 10**9
+"""Seconds: thirty years."""
 SHORT_TEXT = 4096
 """Characters that are tokenised at once; longer texts go to a thread, as they would hold everybody up."""
 
@@ -170,7 +171,7 @@ class AsyncLLMEngine:
 
     async def close(self) -> None:
         """End everything; readers that still wait get `EngineDeadError`."""
-        self._die(EngineDeadError("the engine has been closed"))
+        self._die(EngineClosedError())
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
@@ -268,5 +269,5 @@ def _check_deadline(deadline: float | None) -> None:
         return
     if isinstance(deadline, bool) or not isinstance(deadline, (int, float)):
         raise InvalidInput("deadline", f"must be seconds, not {deadline!r}")
-    if not math.isfinite(deadline) or deadline <= 0:
-        raise InvalidInput("deadline", f"must be seconds above 0, not {deadline!r}")
+    if not 0 < deadline <= LONGEST_DEADLINE:
+        raise InvalidInput("deadline", f"must be seconds above 0 and at most {LONGEST_DEADLINE}, not {deadline!r}")

@@ -323,13 +323,14 @@ class EngineCore:
             self.scheduler.add(request)
 
     def sleep(self, level: int = 1) -> None:
-        """Give back the memory of the KV cache and, at level 2, of the weights; nothing where asleep.
+        """Give back the memory of the KV cache and, at level 2, of the weights; asleep, only what is left of it.
 
         Raises `HeadstockError` while requests live, and `InvalidInput` for another level.
         """
         if isinstance(level, bool) or level not in (1, 2):
             raise InvalidInput("level", f"must be 1 (KV cache) or 2 (KV cache and weights), not {level!r}")
         if self._asleep:
+            self.worker.release(weights=level == 2)
             return
         if self.has_unfinished_requests():
             raise HeadstockError("the engine cannot sleep while requests live; pause it first (abort or wait)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import HeadstockError
+from ..errors import EngineClosedError, HeadstockError
 from ..scheduler.output import EngineCoreOutput, EngineRequest
 from ..scheduler.stats import SchedulerStats
 from .client import PauseMode
@@ -16,19 +16,27 @@ class InprocClient:
     """An `EngineClient` that computes in `get_outputs`. What a step raises passes on to the caller."""
 
     def __init__(self, core: EngineCore) -> None:
-        self.core = core
+        self._core = core
+        self._closed = False
         self._news: list[EngineCoreOutput] = []
         """Of steps that `pause` computed."""
 
     @property
+    def core(self) -> EngineCore:
+        """Raises `EngineClosedError` after `close`."""
+        if self._closed:
+            raise EngineClosedError
+        return self._core
+
+    @property
     def info(self) -> EngineInfo:
-        return self.core.info
+        return self._core.info
 
     def add_request(self, request: EngineRequest) -> None:
         self.core.add_request(request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[EngineCoreOutput]:
-        return self.core.abort_requests(request_ids)
+        return [] if self._closed else self.core.abort_requests(request_ids)
 
     def get_outputs(self) -> list[EngineCoreOutput]:
         if self._news:
@@ -62,4 +70,5 @@ class InprocClient:
         self.core.wake_up()
 
     def close(self) -> None:
-        self.core.close()
+        self._core.close()
+        self._closed = True

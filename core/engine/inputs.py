@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..errors import InvalidInput, check_unicode
 from ..params import SamplingParams
 from ..sampling import derive_seed
+from ..scheduler.config import Policy
 from ..scheduler.output import EngineRequest
 from ..text import Tokenizer
 from .prompts import Prompt
@@ -37,12 +38,21 @@ class PreparedRequest:
 class InputProcessor:
     """Tokenises, checks against the vocabulary, fans `n` completions out, and gives each its seed."""
 
-    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, eos_token_ids: tuple[int, ...], seed: int = 0) -> None:
-        """`seed` is where requests without a seed of their own draw from."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        seed: int = 0,
+        policy: Policy = "fcfs",
+    ) -> None:
+        """`seed` is where requests without a seed of their own draw from; `policy` is the scheduler's."""
         self.tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._seed = seed
+        self._policy = policy
         self._numbers = itertools.count()
 
     def prepare(
@@ -62,10 +72,14 @@ class InputProcessor:
         """
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidInput("priority", f"must be an integer, not {priority!r}")
+        if priority and self._policy != "priority":
+            raise InvalidInput("priority", f"needs scheduling_policy=priority; here it is {self._policy}")
         if not isinstance(params, SamplingParams):
             raise InvalidInput("sampling_params", f"must be SamplingParams, not {type(params).__name__}")
         if request_id is not None and not isinstance(request_id, str):
             raise InvalidInput("request_id", f"must be text, not {type(request_id).__name__}")
+        if prompt.cache_salt == "":
+            raise InvalidInput("cache_salt", "must not be empty; leave it out to share cached prefixes")
         words = {"request_id": request_id, "cache_salt": prompt.cache_salt, "session": prompt.session}
         for name, word in words.items():
             check_unicode(name, word or "")

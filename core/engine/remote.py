@@ -13,7 +13,7 @@ from ..scheduler.stats import SchedulerStats
 from .client import PauseMode
 from .info import EngineInfo
 from .lives.messages import Method
-from .lives.port import EnginePort, Tidings
+from .lives.port import EnginePort, Tidings, weakly
 
 
 class RemoteClient:
@@ -162,7 +162,7 @@ class AsyncRemoteClient:
         """Belong to the running loop, from the first call on."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._port.listen(self._hear)
+            self._port.listen(weakly(self._hear))
 
     def _hear(self, tidings: Tidings) -> None:
         """In a thread of the port's."""

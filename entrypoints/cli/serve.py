@@ -191,7 +191,6 @@ def _settings(model: str, access: AccessOptions, limits: LimitOptions, reports: 
         max_logprobs=limits.max_logprobs,
         request_timeout=limits.request_timeout,
         shutdown_timeout=limits.shutdown_timeout,
-        priorities=limits.scheduling_policy == "priority",
         metrics_prefix=reports.metrics_prefix,
     )
 

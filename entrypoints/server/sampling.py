@@ -58,10 +58,6 @@ def _check(body: GenerationSchema, settings: ServerSettings) -> None:
         raise _refusal("stop", f"holds {len(stops)} strings, more than the {MAX_STOPS} that are searched for")
     if any(len(stop) > MAX_STOP_LENGTH for stop in [*stops, body.stop if isinstance(body.stop, str) else ""]):
         raise _refusal("stop", f"holds a string of more than {MAX_STOP_LENGTH} characters")
-    if body.priority and not settings.priorities:
-        raise _refusal("priority", "is heeded only by a server with --scheduling-policy priority")
-    if body.cache_salt == "":
-        raise _refusal("cache_salt", "must not be empty; leave it out to share cached prefixes")
     if body.cache_salt is not None and len(body.cache_salt) > MAX_SALT_LENGTH:
         raise _refusal("cache_salt", f"has {len(body.cache_salt)} characters, more than {MAX_SALT_LENGTH}")
     if body.stream_options is not None and not body.stream:

@@ -47,8 +47,6 @@ class ServerSettings:
     """Seconds that running requests have to finish once the server is told to end."""
     retry_after: float = 1.0
     """Seconds, told to clients that are refused for lack of room."""
-    priorities: bool = False
-    """Whether the scheduler heeds `priority`."""
     metrics_prefix: str = "vllm"
     """Before the colon of metric names."""
 

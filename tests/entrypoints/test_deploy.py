@@ -104,6 +104,7 @@ def test_what_the_engine_refuses_is_raised_as_it_is(model: Path) -> None:
         ({"engine": "process", "data_parallel_size": True}, "data_parallel_size"),
         ({"engine": "process", "data_parallel_size": 1.5}, "data_parallel_size"),
         ({"restart_engine": True}, "restart_engine"),
+        ({"engine": "process", "restart_engine": "yes"}, "restart_engine"),
     ],
 )
 def test_wrong_deployments_are_told_by_field(options: dict[str, Any], field: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from headstock import LLM, SamplingParams
 from headstock.core.engine import EngineConfig, Prompt
-from headstock.core.errors import BackendError, CapacityError, HeadstockError, InvalidInput, ModelError
+from headstock.core.errors import BackendError, CapacityError, EngineDeadError, HeadstockError, InvalidInput, ModelError
 from headstock.core.text import Tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -140,11 +140,44 @@ class TestPriority:
         assert sorted(range(3), key=lambda i: started[i]) == [1, 2, 0]
         assert tokens(outputs) == tokens(ask(LLM(tiny), ["the", "fox", "hound"]))
 
+    def test_one_that_nobody_would_heed_is_refused(self, llm):
+        with pytest.raises(InvalidInput, match="priority: needs scheduling_policy=priority; here it is fcfs"):
+            ask(llm, ["the", "fox"], priority=[0, 1])
+        assert_idle(llm)
+        assert len(ask(llm, ["the", "fox"], priority=0)) == 2
+
     @pytest.mark.parametrize("wrong", [[1], [1, 2, 3], [1, 2.5], [True, False], "ab"])
     def test_a_wrong_one_is_refused(self, llm, wrong):
         with pytest.raises(InvalidInput, match="priority: "):
             ask(llm, ["the", "fox"], priority=wrong)
         assert_idle(llm)
+
+
+class TestClose:
+    def test_whatever_is_asked_afterwards_is_told_so(self, tiny):
+        llm = LLM(tiny)
+        stream = llm.stream("the", SamplingParams(max_tokens=50, ignore_eos=True))
+        next(stream)
+        llm.close()
+        llm.close()
+        asked = (
+            lambda: next(stream),
+            lambda: llm.generate("the", use_tqdm=False),
+            lambda: next(llm.stream("the")),
+            llm.stats,
+            llm.reset_prefix_cache,
+            lambda: llm.set_attention(attention_backend="sdpa"),
+        )
+        for ask_it in asked:
+            with pytest.raises(EngineDeadError, match="the engine has been closed"):
+                ask_it()
+
+    def test_so_is_who_wants_vectors(self, tiny):
+        llm = LLM(tiny, runner="pooling")
+        llm.close()
+        for ask_it in (lambda: llm.embed("the"), lambda: llm.generate("the"), lambda: llm.pooling):
+            with pytest.raises(EngineDeadError, match="the engine has been closed"):
+                ask_it()
 
 
 class TestStream:

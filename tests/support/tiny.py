@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from headstock.core.attention import AttentionProvider
 from headstock.core.engine import EngineConfig, EngineCore, InprocClient, InputProcessor, LLMEngine
 from headstock.core.model import Decoder, ModelConfig, ModelFolder, describe_model, read_config
+from headstock.core.scheduler.config import Policy
 from headstock.core.text import Tokenizer
 
 from .attention import CPU
@@ -82,12 +83,22 @@ def tiny_engine(folder: ModelFolder, provider: AttentionProvider | None = None, 
     """The same with text in front, in this process."""
     core = tiny_core(folder, provider, **config)
     return LLMEngine(
-        InprocClient(core), tiny_inputs(folder, seed=config.get("seed", 0), model_impl=config.get("model_impl", "auto"))
+        InprocClient(core),
+        tiny_inputs(
+            folder,
+            seed=config.get("seed", 0),
+            model_impl=config.get("model_impl", "auto"),
+            policy=config.get("scheduling_policy", "fcfs"),
+        ),
     )
 
 
-def tiny_inputs(folder: ModelFolder, *, seed: int = 0, model_impl: str = "auto") -> InputProcessor:
+def tiny_inputs(
+    folder: ModelFolder, *, seed: int = 0, model_impl: str = "auto", policy: Policy = "fcfs"
+) -> InputProcessor:
     """What turns prompts into requests for it."""
     parsed = describe_model(folder.path, model_impl)
     tokenizer = Tokenizer.from_folder(folder.path)
-    return InputProcessor(tokenizer, vocab_size=parsed.vocab_size, eos_token_ids=parsed.eos_token_ids, seed=seed)
+    return InputProcessor(
+        tokenizer, vocab_size=parsed.vocab_size, eos_token_ids=parsed.eos_token_ids, seed=seed, policy=policy
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol
 
 from ...errors import EngineDeadError
 from ...scheduler.output import EngineCoreOutput, EngineRequest
@@ -15,6 +16,21 @@ Tidings = list[EngineCoreOutput] | EngineDeadError
 """News of requests, or that there will be none any more."""
 Listener = Callable[[Tidings], None]
 """Called from a thread of the port's; must not block."""
+P = ParamSpec("P")
+
+
+def weakly(method: Callable[P, None]) -> Callable[P, None]:
+    """`method` for a port to call, which does so keep nobody: it is left out once its object has gone.
+
+    An engine ends with whoever uses it, and a port may outlive that for a while.
+    """
+    held = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **keywords: P.kwargs) -> None:
+        if (there := held()) is not None:
+            there(*args, **keywords)
+
+    return call
 
 
 class EnginePort(Protocol):

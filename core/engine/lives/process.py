@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from ...errors import EngineDeadError, HeadstockError
+from ...errors import EngineClosedError, EngineDeadError, HeadstockError
 from ..info import EngineInfo
 from .child_process import ChildProcess
 from .codec import Hello, Ready, Refusal, Setup, decode_event, encode_command, encode_word, error_of
@@ -86,7 +86,8 @@ class ProcessCarrier:
                 self._child.wait(self._vigil.close)
         if self._thread.is_alive():
             self._child.kill()
-            self._thread.join()
+            if self._thread is not threading.current_thread():  # the last to hold the port may be who tells it news
+                self._thread.join()
 
     def _listen(self) -> None:
         """The thread: until the process has ended, or counts as dead."""
@@ -100,7 +101,7 @@ class ProcessCarrier:
         while self._child.forward():
             pass
         if self._closing:
-            error = EngineDeadError("the engine has been closed")
+            error = EngineClosedError()
         with self._sending:
             self.desk.end(error if isinstance(error, EngineDeadError) else EngineDeadError(str(error)))
             self._drop_sockets()

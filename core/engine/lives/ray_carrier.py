@@ -6,7 +6,7 @@ import itertools
 import threading
 from typing import Any
 
-from ...errors import EngineDeadError
+from ...errors import EngineClosedError, EngineDeadError
 from ..info import EngineInfo
 from .codec import Hello, Ready, Refusal, decode_event, encode_command, encode_word, error_of
 from .desk import Desk
@@ -73,10 +73,11 @@ class RayCarrier:
         self._closing.set()
         if self._thread is not None:
             self.send(None)
-            self._thread.join(self._vigil.close)
+            if self._thread is not threading.current_thread():  # the last to hold the port may be who tells it news
+                self._thread.join(self._vigil.close)
         if self._ray.is_initialized():
             self._ray.kill(self._actor)
-        self.desk.end(EngineDeadError("the engine has been closed"))
+        self.desk.end(EngineClosedError())
 
     def _listen(self) -> None:
         try:

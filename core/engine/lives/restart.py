@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ...errors import EngineDeadError, HeadstockError
+from ...errors import EngineClosedError, EngineDeadError, HeadstockError
 from ...scheduler.output import EngineCoreOutput, EngineRequest
 from ..info import EngineInfo
 from .messages import Method
-from .port import EnginePort, Listener, Tidings
+from .port import EnginePort, Listener, Tidings, weakly
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class RestartingPort:
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
-        self._port.listen(self._hear)
+        self._port.listen(weakly(self._hear))
 
     def add(self, request: EngineRequest) -> None:
         self._enter(request)
@@ -106,7 +106,7 @@ class RestartingPort:
             self._listener(tidings)
             return
         with self._lock:
-            final = self._closed or self._dies_too_often()
+            final = self._closed or isinstance(tidings, EngineClosedError) or self._dies_too_often()
             self._dead = tidings
             if not final:
                 self._dead = _restarting(tidings)
@@ -140,7 +140,7 @@ class RestartingPort:
             self._port, closed = port, self._closed
             if not closed:
                 self._dead = None
-        port.listen(self._hear)
+        port.listen(weakly(self._hear))
 
 
 def _restarting(dead: EngineDeadError) -> EngineDeadError:

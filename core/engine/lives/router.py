@@ -14,7 +14,7 @@ from ...scheduler.output import EngineRequest
 from ...scheduler.stats import SchedulerStats
 from ..info import EngineInfo
 from .messages import Method
-from .port import EnginePort, Listener, Tidings
+from .port import EnginePort, Listener, Tidings, weakly
 from .routing import Balance
 
 
@@ -50,7 +50,7 @@ class RouterPort:
     def listen(self, listener: Listener) -> None:
         self._listener, self._told = listener, False
         for index, port in enumerate(self.ports):
-            port.listen(partial(self._hear, index))
+            port.listen(partial(weakly(self._hear), index))
 
     def add(self, request: EngineRequest) -> None:
         self.ports[self._balance.place(request)].add(request)

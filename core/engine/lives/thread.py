@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ...errors import EngineDeadError
+from ...errors import EngineClosedError
 from ..core import EngineCore
 from ..info import EngineInfo
 from .desk import Desk
@@ -30,6 +30,7 @@ class ThreadCarrier:
 
     def close(self) -> None:
         self._loop.stop()
-        self._thread.join()
-        self.desk.end(EngineDeadError("the engine has been closed"))
+        if self._thread is not threading.current_thread():  # the last to hold the port may be who tells it news
+            self._thread.join()
+        self.desk.end(EngineClosedError())
         self._core.close()

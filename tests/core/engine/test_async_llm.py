@@ -181,7 +181,7 @@ def test_a_deadline_that_is_kept_says_nothing(folder: ModelFolder) -> None:
     assert output.outputs[0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), True, "soon"])
+@pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), 1e10, 10**400, True, "soon"])
 def test_a_deadline_must_be_seconds(folder: ModelFolder, deadline: Any) -> None:
     async def work(engine: AsyncLLMEngine) -> str:
         with pytest.raises(InvalidInput) as refused:
@@ -200,6 +200,7 @@ def test_a_deadline_must_be_seconds(folder: ModelFolder, deadline: Any) -> None:
         {"request_id": 7},
         {"request_id": "\ud800"},
         {"priority": 0.5},
+        {"priority": 1},
     ],
 )
 def test_what_comes_with_a_prompt_is_checked_and_leaves_nothing(folder: ModelFolder, wrong: dict[str, Any]) -> None:

@@ -111,6 +111,18 @@ def test_a_sleeping_engine_holds_no_cache_and_wakes_up_whole(
     assert [done[i].num_cached_tokens for i in ids] == [0, 0, 0]
 
 
+def test_a_deeper_sleep_may_follow(folder: ModelFolder, expected: list[tuple[int, ...]]) -> None:
+    engine = tiny_engine(folder)
+    ids = []
+    for level, weights in ((1, True), (2, False), (1, False)):
+        engine.client.sleep(level)
+        assert ("_model" in vars(engine.core.worker)) == weights
+        ids = ids or add_all(engine)  # they wait, and are in nobody's way
+    engine.client.wake_up()
+    done = finish(engine)
+    assert tokens([done[i] for i in ids]) == expected
+
+
 def test_nobody_sleeps_while_requests_live(folder: ModelFolder) -> None:
     engine = tiny_engine(folder)
     add_all(engine)

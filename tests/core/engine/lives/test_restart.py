@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -20,9 +22,9 @@ from headstock.core.engine import (
     ThreadCarrier,
 )
 from headstock.core.engine.lives import restart as module
-from headstock.core.errors import EngineDeadError, ModelError
+from headstock.core.errors import EngineClosedError, EngineDeadError, ModelError
 from headstock.core.model import ModelFolder
-from support.lives import launch, request, run, run_async, soon
+from support.lives import PATIENCE, launch, open_port, request, run, run_async, soon
 from support.tiny import tiny_core, tiny_folder
 
 
@@ -130,6 +132,56 @@ def test_a_killed_process_comes_back(folder: ModelFolder) -> None:
     _until_alive(port)
     assert run(client, [request("c", [5, 9, 13])])["c"] == expected
     client.close()
+
+
+def test_the_end_of_its_owner_is_no_death(folder: ModelFolder) -> None:
+    """As at the interpreter's end, when every engine that is left is closed."""
+    maker = Maker(folder)
+    port = RestartingPort(maker)
+    client = RemoteClient(port)
+    maker.made[0].close()
+    with pytest.raises(EngineClosedError):
+        client.get_outputs()
+    port.close()
+    assert len(maker.made) == 1
+
+
+@pytest.mark.parametrize("restarting", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_engines_end_with_whoever_uses_them(folder: ModelFolder, restarting: bool, count: int) -> None:
+    """Nobody has closed anything."""
+    maker = Maker(folder)
+    make = (lambda: RestartingPort(maker)) if restarting else maker
+    client = RemoteClient(RouterPort.open([make] * count))
+    assert run(client, [request("a", [5, 9])])["a"][1] == "length"
+    carriers = [port.carrier for port in maker.made]
+    maker.made.clear()
+    del client
+    gc.collect()
+    assert [type(carrier.desk.dead) for carrier in carriers] == [EngineClosedError] * count
+
+
+@pytest.mark.parametrize("life", ["thread", "process"])
+def test_the_last_to_hold_an_engine_may_be_its_own_thread(
+    folder: ModelFolder, life: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", problems.append)
+    port = open_port(life, folder)
+    assert isinstance(port, LoopPort)
+    held, carrier, let = [port], port.carrier, threading.Event()
+
+    def drop(_: object) -> None:
+        let.wait(PATIENCE)
+        held.clear()
+
+    port.listen(drop)
+    port.add(request("a", [5]))
+    del port
+    let.set()
+    carrier._thread.join(PATIENCE)
+    assert isinstance(carrier.desk.dead, EngineClosedError)
+    assert problems == []
 
 
 def test_the_death_of_one_of_two_engines_is_told_with_its_number(folder: ModelFolder) -> None:
