@@ -26,7 +26,8 @@ from ..core.attention.requirements import check_requirements
 from ..core.errors import BackendError, InvalidInput
 from .libraries import has_versions
 
-AITER = Requirement(package="amd-aiter", versions=">=0.1.7,<0.2")
+FIRST, BEFORE = "0.1.7", "0.2"
+AITER = Requirement(package="amd-aiter", versions=f">={FIRST},<{BEFORE}")
 """Releases whose signatures the ops were read from."""
 COMPOSABLE_KERNEL = frozenset({"gfx942", "gfx950"})
 """Architectures that AITER's compiled kernels are built for: CDNA 3 and 4."""
@@ -62,7 +63,7 @@ OPS: Mapping[str, Op] = {
         homes={"0.1.7": "aiter.ops.mha:flash_attn_varlen_func"},
         arguments=(
             "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "softmax_scale",
-            "logits_soft_cap", "causal", "window_size", "return_lse", "out",
+            "logits_soft_cap", "causal", "window_size", "alibi_slopes", "return_lse", "out",
         ),
         architectures=COMPOSABLE_KERNEL,
     ),
@@ -72,6 +73,23 @@ OPS: Mapping[str, Op] = {
             "out", "workspace_buffer", "query", "key_cache", "value_cache", "scale", "block_tables", "cu_query_lens",
             "context_lens", "max_context_len", "alibi_slopes", "kv_cache_dtype", "kv_cache_layout", "logits_soft_cap",
             "k_scale", "v_scale",
+        ),
+        architectures=COMPOSABLE_KERNEL,
+    ),
+    "paged_attention_rocm": Op(
+        homes={"0.1.7": "aiter.ops.attention:paged_attention_rocm"},
+        arguments=(
+            "out", "exp_sums", "max_logits", "tmp_out", "query", "key_cache", "value_cache", "num_kv_heads", "scale",
+            "block_tables", "context_lens", "block_size", "max_context_len", "alibi_slopes", "kv_cache_dtype",
+            "k_scale", "v_scale",
+        ),
+        architectures=COMPOSABLE_KERNEL,
+    ),
+    "paged_attention_common": Op(
+        homes={"0.1.10.post3": "aiter.ops.attention:paged_attention_common"},
+        arguments=(
+            "Q", "K", "V", "exp_sums", "max_logits", "tmp_out", "block_tables", "context_lens", "block_tables_stride0",
+            "scale", "max_qlen", "max_seq_len", "K_QScale_hip", "V_QScale_hip", "out_", "kv_cache_dtype",
         ),
         architectures=COMPOSABLE_KERNEL,
     ),
@@ -111,9 +129,15 @@ class AiterOptions:
         object.__setattr__(self, "aiter_ops", tuple(sorted(cast("dict[str, str]", pairs).items())))
 
 
-def found() -> Availability:
-    """Whether AITER is on this machine, in a version whose signatures are known."""
-    missing = check_requirements((AITER,))
+def needed(*ops: str) -> Requirement:
+    """AITER in a version that has these ops, and whose signatures are known."""
+    since = max([FIRST, *(OPS[name].since for name in ops)], key=Version)
+    return Requirement(package=AITER.package, versions=f">={since},<{BEFORE}")
+
+
+def found(*ops: str) -> Availability:
+    """Whether AITER is on this machine, in a version that has these ops."""
+    missing = check_requirements((needed(*ops),))
     if missing.available or not _installed("aiter") or _installed(AITER.package):
         return missing
     stranger = f"the package aiter that is here is another project; AMD's is {AITER.package}"
@@ -127,9 +151,10 @@ def unsupported(device: Device, *ops: str) -> tuple[Mismatch, ...]:
     known = frozenset[str].intersection(*(OPS[name].architectures for name in ops))
     if device.arch not in known:
         return (Mismatch(field="device", asked=device.arch, offered=known),)
-    if not has_versions(device, (AITER,)):
+    wanted = needed(*ops)
+    if not has_versions(device, (wanted,)):
         version = f"{AITER.package} {device.libraries[AITER.package]}"
-        return (Mismatch(field="device", asked=version, offered=AITER.versions),)
+        return (Mismatch(field="device", asked=version, offered=wanted.versions),)
     return ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from ...core.attention import (
     kv_format,
     one_of,
 )
-from .._aiter_ops import AITER, AiterOptions, bind, check_op, found, unsupported
+from .._aiter_ops import AiterOptions, bind, check_op, found, needed, unsupported
 from ..libraries import stored_as_computed
 
 OP = "unified_attention"
@@ -60,17 +60,17 @@ class AiterUnified(AttentionBackend[Plan]):
     It gives no LSE.
     """
 
-    requires = (AITER,)
+    requires = (needed(OP),)
     Options = AiterOptions
+    op: ClassVar[str] = OP
 
     @classmethod
     def capabilities(cls, device: Device) -> Capabilities:
         if unsupported(device, OP):
             return Capabilities()
-        eight_bits = "fp8_e4m3fnuz" if device.arch == "gfx942" else "fp8_e4m3"
         return Capabilities(
             dtypes=frozenset({"bfloat16", "float16"}),
-            kv_formats=frozenset({"bf16", "fp16", eight_bits}),
+            kv_formats=frozenset({"bf16", "fp16", eight_bits(device)}),
             kv_scales=frozenset({"tensor"}),
             head_sizes=Sizes(low=32, high=256, multiple_of=8),
             group_sizes=ANY,
@@ -93,13 +93,11 @@ class AiterUnified(AttentionBackend[Plan]):
     @classmethod
     def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
         refused = () if kv_format(spec.kv_format).scaled else stored_as_computed(spec)
-        if spec.alibi and spec.sinks:
-            refused += (Mismatch(field="sinks", asked="with ALiBi", offered="without: its logits are shifted"),)
-        return refused
+        return refused + shifted_alibi(spec)
 
     @classmethod
     def availability(cls) -> Availability:
-        return found()
+        return found(OP)
 
     @classmethod
     def ops(cls, spec: AttentionSpec, device: Device, options: AiterOptions) -> tuple[str, ...]:
@@ -184,3 +182,15 @@ def _keyless(batch: AttentionBatch) -> Tensor | None:
     starts, tokens = batch.query_start_loc.long(), int(batch.query_start_loc_cpu[-1])
     first = torch.repeat_interleave(starts[1:] - batch.seq_lens[:rows], starts.diff(), output_size=tokens)
     return torch.arange(tokens, device=starts.device) < first
+
+
+def eight_bits(device: Device) -> str:
+    """The KV format of 8-bit floats that the card computes with."""
+    return "fp8_e4m3fnuz" if device.arch == "gfx942" else "fp8_e4m3"
+
+
+def shifted_alibi(spec: AttentionSpec) -> tuple[Mismatch, ...]:
+    """The objection of kernels that do not measure ALiBi from the query: the softmax is the same, beside a sink not."""
+    if not (spec.alibi and spec.sinks):
+        return ()
+    return (Mismatch(field="sinks", asked="with ALiBi", offered="without: its logits are shifted"),)

@@ -20,19 +20,21 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headstock.backends._aiter_ops import OPS, AiterOptions
-from headstock.backends.reference import ReferenceBackend
-from headstock.backends.rocm import AiterFlashAttention, AiterUnified, RocmAttention
-from headstock.core.attention import AttentionSpec, Device, Limits, Workspace
+from headstock.backends.rocm import AiterFlashAttention, AiterUnified
+from headstock.backends.rocm.varlen import Varlen
+from headstock.core.attention import AttentionSpec, Device, LayerParams, Limits, Workspace
 from support.attention import ints, make_batch
 from support.conforming import failed, outcomes, passed
 from support.doubles import aiter as double
 from support.doubles.attending import attend, require
 from support.doubles.devices import pretend
+from support.over_reference import OverReference
 
 ARCH, UNITS = "gfx942", 304
 ENUMS = '''
@@ -84,6 +86,7 @@ def loaded() -> ModuleType:
         setattr(compiled, name, function)
     import_module("aiter.jit.core").get_module = lambda name: compiled
     import_module("csrc.cpp_itfs.pa.pa_v1").compile = PagedKernel
+    import_module("csrc.cpp_itfs.pa.pa").compile = PackedKernel
     return library
 
 
@@ -101,9 +104,11 @@ def interface() -> dict[str, Any]:
     version = metadata.version("amd-aiter")
     signatures: dict[str, str] = {}
     for name, op in OPS.items():
+        if Version(op.since) > Version(version):
+            continue
         module, function = op.home(version).split(":")
         signatures[name] = str(inspect.signature(getattr(import_module(module), function)))
-    operators = ("mha_varlen_fwd", "fmha_v3_varlen_fwd", "paged_attention_v1")
+    operators = ("mha_varlen_fwd", "fmha_v3_varlen_fwd", "paged_attention_v1", "paged_attention_rocm")
     return {
         "version": version,
         "signatures": signatures,
@@ -119,6 +124,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "heads of 64": {"head_size": 64, "head_size_v": 64},
     "softcap": {"softcap": 30.0},
     "softcap, heads of 256": {"head_size": 256, "head_size_v": 256, "softcap": 30.0},
+    "ALiBi": {"alibi": True},
 }
 LIMITS = Limits(max_num_reqs=8, max_num_tokens=64, max_model_len=256, max_blocks_per_req=16)
 
@@ -139,12 +145,13 @@ class Operators(TorchDispatchMode):
 def answered(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A step of prompts as the adapter calls it, without data: operators, and (shape, dtype) of each answer."""
     spec = AttentionSpec(**{"num_heads": 8, "num_kv_heads": 2, "head_size": 128, "dtype": "bfloat16", **fields})
-    backend = AiterFlashAttention(spec, card(), LIMITS, Workspace("cpu"), AiterOptions())
+    backend = Varlen(spec, card(), LIMITS, Workspace("cpu"), AiterOptions())
     (part,) = backend.plan(make_batch([3, 4], [3, 4], ints([1, 2]).view(2, 1))).parts
     dtype, operators = getattr(torch, spec.dtype), Operators()
     with FakeTensorMode(allow_non_fake_inputs=True), operators, torch.inference_mode():
         query, key, value = (torch.empty(7, heads, spec.head_size, dtype=dtype) for heads in (8, 2, 2))
-        answers = backend._call(query, key, value, part, part.keys, return_lse=True)
+        layer = LayerParams(name="layer", spec=spec, alibi_slopes=torch.empty(8) if spec.alibi else None)
+        answers = backend._call(layer, query, key, value, part, part.keys, return_lse=True)
     return {"operators": operators.called, "answers": [[list(x.shape), str(x.dtype)] for x in answers]}
 
 
@@ -159,10 +166,10 @@ def varlen(*given: Any, asm: bool, **others: Any) -> list[Tensor]:
         *(("how_v3_bf16_cvt",) if asm else ()), "out", "block_table", "bias", "alibi_slopes", "gen",
     )  # fmt: skip
     a = dict.fromkeys(names) | dict(zip(names, given, strict=False)) | others
-    require(all(a[n] is None for n in ("block_table", "bias", "alibi_slopes")), "not asked for")
+    require(a["block_table"] is a["bias"] is None and not (asm and a["alibi_slopes"] is not None), "not asked for")
     require((a["dropout_p"], a["min_seqlen_q"], a["randval"]) == (0.0, 0, False), "not asked for")
     result = double.varlen(
-        **{name: a[name] for name in (*names[:7], "softmax_scale", "causal", "out")},
+        **{name: a[name] for name in (*names[:7], "softmax_scale", "causal", "out", "alibi_slopes")},
         # Its assembly kernels are not told of any.
         logits_soft_cap=0.0 if asm else a["logits_soft_cap"],
         window_size=(a["left"], a["right"]),
@@ -171,16 +178,55 @@ def varlen(*given: Any, asm: bool, **others: Any) -> list[Tensor]:
     return [*result, torch.empty(0), torch.empty(2, dtype=torch.int64)]
 
 
-class PagedKernel:
-    """What the template of the paged kernel is compiled to: it is given addresses, strides and counts."""
+class Compiled:
+    """What the template of a paged kernel is compiled to: it is given addresses, strides and counts."""
 
-    def __init__(self, group: int, head_size: int, loops: int, dtype: str, *others: Any, **flags: Any) -> None:
-        kv_dtype, fp8, out_dtype, self.block, alibi, self.softcaps, partition, mtp = others
-        require(flags["sliding_window_enabled"] is alibi is False, "not asked for")
-        require((kv_dtype, out_dtype, fp8, partition, mtp) == (dtype, dtype, "auto", 256, 1), "not asked for")
-        require(head_size in (64, 128) and self.block in (1, 16, 32) and group <= 16, "not compiled for")
-        self.group, self.head_size, self.loops = group, head_size, loops
+    def __init__(
+        self, group: int, head_size: int, loops: int, dtype: str, kv_dtype: str, fp8: str, out_dtype: str, block: int,
+        alibi: bool,
+    ) -> None:  # fmt: skip
+        require((kv_dtype, out_dtype, fp8) == (dtype, dtype, "auto"), "not asked for")
+        require(head_size in (64, 128) and block in (1, 16, 32) and group <= 16, "not compiled for")
+        self.group, self.head_size, self.loops, self.block, self.alibi = group, head_size, loops, block, alibi
         self.dtype = {"__hip_bfloat16": torch.bfloat16, "_Float16": torch.float16}[dtype]
+
+    def attend(
+        self, out: Any, query: Any, table: Any, starts: Tensor, lengths: Any, alibi: Any, scale: Any, width: Any,
+        rows: Any, kv_heads: Any, heads: Any, q_step: Any, read: Callable[[int], tuple[Tensor, Tensor]],
+        softcap: float = 0.0,
+    ) -> None:  # fmt: skip
+        """What it computes; `read` gives K and V (tokens, Hk, D) of a block."""
+        rows, heads, kv_heads, width = rows.value, heads.value, kv_heads.value, width.value
+        require(heads == kv_heads * self.group, "the group is a constant of the kernel")
+        require(self.loops * 64 * 256 >= max(at(lengths, rows, torch.int32)), "a partition a thread")
+        tables = at(table, rows * width, torch.int32).view(rows, width)
+        slopes = at(alibi, heads, torch.float32).double()[:, None, None] if self.alibi else None
+        for row, length in enumerate(at(lengths, rows, torch.int32).tolist()):
+            start = int(starts[row])
+            if starts[row + 1] - start > 1:
+                continue
+            blocks = [read(page) for page in tables[row, : -(-length // self.block)].tolist()]
+            key, value = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+            q = at(query, heads * self.head_size, self.dtype, start * q_step.value).view(1, heads, -1)
+            seen = torch.ones(1, length, dtype=torch.bool)
+            bias = None if slopes is None else slopes * (torch.arange(length) - length + 1)
+            require(bias is None or not softcap, "it adds ALiBi before the softcap")
+            result, _ = attend(
+                q, key[:length], value[:length], scale=scale.value, seen=seen, softcap=softcap, bias=bias
+            )  # fmt: skip
+            tail = (0 * value[length:].double()).sum(0).repeat_interleave(self.group, 0)
+            at(out, heads * self.head_size, self.dtype, start * heads * self.head_size).view(heads, -1).copy_(
+                (result[0] + tail).to(self.dtype)
+            )
+
+
+class PagedKernel(Compiled):
+    """Of `paged_attention_v1`."""
+
+    def __init__(self, *given: Any, **flags: Any) -> None:
+        *plain, self.softcaps, partition, mtp = given
+        require((partition, mtp, flags["sliding_window_enabled"]) == (256, 1, False), "not asked for")
+        super().__init__(*plain)
 
     def __call__(
         self, out: Any, scratch: Any, query: Any, keys: Any, values: Any, table: Any, starts: Any, lengths: Any,
@@ -188,32 +234,52 @@ class PagedKernel:
         softcap: Any, rows: Any, kv_heads: Any, heads: Any, q_step: Any, block_step: Any, head_step: Any, key_step: Any,
         window: Any, stream: Any,
     ) -> None:  # fmt: skip
-        rows, heads, kv_heads, width = rows.value, heads.value, kv_heads.value, width.value
-        require(heads == kv_heads * self.group and window == 0, "the group is a constant of the kernel")
-        require(self.loops * 64 * 256 >= max(at(lengths, rows, torch.int32)), "a partition a thread")
-        at(scratch, rows * heads * partitions.value * (self.head_size * 2 + 8), torch.uint8).fill_(255)
+        require(window == 0, "not asked for")
+        at(scratch, rows.value * heads.value * partitions.value * (self.head_size * 2 + 8), torch.uint8).fill_(255)
         require(at(k_scale, 1, torch.float32) == at(v_scale, 1, torch.float32) == 1, "not asked for")
-        tables, begins = at(table, rows * width, torch.int32).view(rows, width), at(starts, rows + 1, torch.int32)
-        shape, steps = (self.block, kv_heads, self.head_size), (key_step.value, head_step.value, 1)
+        shape, steps = (self.block, kv_heads.value, self.head_size), (key_step.value, head_step.value, 1)
         extent = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
-        for row, length in enumerate(at(lengths, rows, torch.int32).tolist()):
-            start = int(begins[row])
-            if begins[row + 1] - start > 1:
-                continue
-            pages = tables[row, : -(-length // self.block)].tolist()
-            key, value = (
-                torch.cat(
-                    [at(x, extent, self.dtype, page * block_step.value).as_strided(shape, steps) for page in pages]
-                )
-                for x in (keys, values)
-            )
-            q = at(query, heads * self.head_size, self.dtype, start * q_step.value).view(1, heads, -1)
-            seen = torch.ones(1, length, dtype=torch.bool)
-            result, _ = attend(q, key[:length], value[:length], scale=scale.value, seen=seen, softcap=softcap.value)
-            tail = (0 * value[length:].double()).sum(0).repeat_interleave(self.group, 0)
-            at(out, heads * self.head_size, self.dtype, start * heads * self.head_size).view(heads, -1).copy_(
-                (result[0] + tail).to(self.dtype)
-            )
+
+        def read(page: int) -> tuple[Tensor, Tensor]:
+            first, second = (at(x, extent, self.dtype, page * block_step.value) for x in (keys, values))
+            return first.as_strided(shape, steps), second.as_strided(shape, steps)
+
+        self.attend(
+            out, query, table, at(starts, rows.value + 1, torch.int32), lengths, alibi, scale, width, rows, kv_heads,
+            heads, q_step, read, softcap.value,
+        )  # fmt: skip
+
+
+class PackedKernel(Compiled):
+    """Of `paged_attention_rocm`."""
+
+    def __init__(self, *given: Any) -> None:
+        *plain, alibi, mtp, quantised, shuffled = given
+        require((mtp, quantised.rpartition("::")[2], shuffled) == (1, "kPerTensor", False), "not asked for")
+        super().__init__(*plain, alibi == "true")
+
+    def __call__(
+        self, out: Any, sums: Any, maxima: Any, partial: Any, query: Any, keys: Any, values: Any, scale: Any,
+        table: Any, lengths: Any, longest: Any, rows: Any, kv_heads: Any, heads: Any, width: Any, q_step: Any,
+        block_step: Any, head_step: Any, alibi: Any, q_scale: Any, k_scale: Any, v_scale: Any, out_scale: Any,
+        stream: Any,
+    ) -> None:  # fmt: skip
+        partials = rows.value * heads.value * -(-longest.value // 256)
+        for x, each in ((sums, 4), (maxima, 4), (partial, self.head_size * 2)):
+            at(x, partials * each, torch.uint8).fill_(255)
+        require(longest.value <= width.value * self.block, "blocks that no table names")
+        require(head_step.value == self.head_size * self.block, "one head's numbers lie together")
+        x, count = 16 // self.dtype.itemsize, kv_heads.value * self.head_size * self.block
+
+        def read(page: int) -> tuple[Tensor, Tensor]:
+            first, second = (at(plane, count, self.dtype, page * block_step.value) for plane in (keys, values))
+            key = first.view(kv_heads.value, -1, self.block, x).permute(2, 0, 1, 3).flatten(2)
+            return key, second.view(kv_heads.value, -1, self.block).permute(2, 0, 1)
+
+        starts = torch.arange(rows.value + 1)
+        self.attend(
+            out, query, table, starts, lengths, alibi, scale, width, rows, kv_heads, heads, q_step, read
+        )  # fmt: skip
 
 
 def at(pointer: Any, count: int, dtype: torch.dtype, offset: int = 0) -> Tensor:
@@ -234,14 +300,6 @@ class InHalf(AiterUnified):
     def capabilities(cls, device: Device) -> Any:
         offered = super().capabilities(device)
         return replace(offered, dtypes=frozenset({"float16"}), kv_formats=offered.kv_formats - {"bf16"})
-
-
-class Referred(ReferenceBackend):
-    """The reference, as if it ran on the card."""
-
-    @classmethod
-    def capabilities(cls, device: Device) -> Any:
-        return super().capabilities(pretend("cpu-avx2", platform="cpu"))
 
 
 def unified(made_up: int) -> dict[str, Any]:
@@ -268,14 +326,14 @@ class Counted:
 def flash(made_up: int) -> dict[str, Any]:
     """The kit over the library's Python of flash attention and paged decodes; unified attention is the double's."""
     loaded()
-    pieces = AiterFlashAttention.derive("InPieces", context_tokens=48)
+    pieces = AiterFlashAttention.derive("InPieces", varlen=Varlen.derive("Short", context_tokens=48))
     return kit(pieces, made_up, AiterOptions(aiter_ops={"unified_attention": "support.doubles.aiter:unified"}))
 
 
 def paged(made_up: int) -> dict[str, Any]:
     """The kit over the library's Python of paged decodes, all other rows being the reference's."""
     loaded()
-    return kit(RocmAttention.derive("OverReference", kernels=Referred), made_up)
+    return kit(OverReference, made_up)
 
 
 def kit(cls: type, made_up: int, options: Any = None) -> dict[str, Any]:

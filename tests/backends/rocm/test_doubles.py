@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from support.doubles import aiter
+from support.doubles import aiter, aiter_paged
 from support.doubles.checks import unviolated
 
 HALF = torch.bfloat16
@@ -62,6 +62,35 @@ def decodes(size=64, block=16, heads=4, kv_heads=2, **changes):
     return DOUBLE["aiter.ops.attention"].paged_attention_v1(**arguments | changes)
 
 
+def packed(size=64, block=16, heads=4, kv_heads=2, dtype=HALF, longest=5, **changes):
+    """The same decodes over packed planes."""
+    parts, x = (2, heads, -(-longest // 256)), 16 // dtype.itemsize
+    arguments = {
+        "out": randoms(2, heads, size), "exp_sums": torch.zeros(parts), "max_logits": torch.zeros(parts),
+        "tmp_out": randoms(*parts, size), "query": randoms(2, heads, size),
+        "key_cache": torch.ones(3, kv_heads, size // x, block, x).to(dtype),
+        "value_cache": torch.ones(3, kv_heads, size, block).to(dtype), "num_kv_heads": kv_heads, "scale": 0.125,
+        "block_tables": ints(1, 0, 2, 0).view(2, 2), "context_lens": ints(5, 3), "block_size": block,
+        "max_context_len": longest, "alibi_slopes": None, "kv_cache_dtype": "auto", "k_scale": torch.ones(1),
+        "v_scale": torch.ones(1),
+    }  # fmt: skip
+    return DOUBLE["aiter.ops.attention"].paged_attention_rocm(**arguments | changes)
+
+
+def shuffled(size=128, block=16, heads=4, kv_heads=2, dtype=HALF, **changes):
+    """The same decodes over shuffled planes: more heads than the card has use for, so the assembly kernel has them."""
+    parts, x = (2, heads, 1), 16 // dtype.itemsize
+    arguments = {
+        "Q": randoms(2, heads, size), "K": torch.ones(3, kv_heads, size // x, block, x).to(dtype),
+        "V": torch.ones(3, kv_heads, block // x, size, x).to(dtype), "exp_sums": torch.zeros(parts),
+        "max_logits": torch.zeros(parts), "tmp_out": randoms(*parts, size),
+        "block_tables": ints(1, 0, 2, 0).view(2, 2), "context_lens": ints(5, 3), "block_tables_stride0": 2,
+        "scale": 128**-0.5, "max_qlen": 1, "max_seq_len": 5, "out_": randoms(2, heads, size), "kv_cache_dtype": "auto",
+        "K_QScale_hip": torch.ones(1), "V_QScale_hip": torch.ones(1),
+    }  # fmt: skip
+    return DOUBLE["aiter.ops.attention"].paged_attention_common(**arguments | changes)
+
+
 def wide(size):
     return {"q": randoms(4, 4, size), "k": randoms(8, 2, size), "v": randoms(8, 2, size)}
 
@@ -82,6 +111,8 @@ REFUSED = [
     (varlen, {"max_seqlen_k": 4}, "longer than the longest"),
     (varlen, {"max_seqlen_q": 1}, "longer than the longest"),
     (varlen, {"out": randoms(4, 4, 64, dtype=torch.float16)}, "like the query"),
+    (varlen, {"alibi_slopes": torch.zeros(4).double()}, "must have dtype fp32"),
+    (varlen, {"alibi_slopes": torch.zeros(2)}, "one a head"),
     (varlen, pages(16), "divisible by 128"),
     (varlen, pages(192), "divisible by 128"),
     (varlen, pages(128, block_table=torch.ones(2, 2, dtype=torch.int64)), "block_table must have dtype"),
@@ -111,6 +142,28 @@ REFUSED = [
     (decodes, {"k_scale": torch.ones(2)}, "one scale a tensor"),
     (decodes, {"workspace_buffer": torch.zeros(8, dtype=torch.uint8)}, "the workspace is too small"),
     (decodes, {"max_context_len": 4}, "longer than the longest"),
+    (packed, {"tmp_out": randoms(2, 4)}, "tmp_out must have shape"),
+    (packed, {"exp_sums": torch.zeros(2, 4)}, "exp_sums must have shape"),
+    (packed, {"longest": 300, "max_logits": torch.zeros(2, 4, 1)}, r"max_logits.size\(2\)=1 is too small"),
+    (packed, {"block_tables": ints(1, 2)}, "must be 2D"),
+    (packed, {"max_context_len": 33}, r"block_tables.size\(1\)=2 is too small"),
+    (packed, {"context_lens": ints(5)}, "must match block_tables"),
+    (packed, {"dtype": torch.float8_e4m3fnuz}, "Unsupported dtype"),
+    (packed, {"kv_cache_dtype": "fp8"}, "Unsupported dtype"),
+    (packed, {"size": 96}, "Unsupported head size"),
+    (packed, {"block": 8}, "Unsupported block size"),
+    (packed, {"heads": 34}, "Unsupported gqa ratio"),
+    (packed, {"context_lens": ints(5, 3).long()}, "context_lens must have dtype"),
+    (packed, {"block_tables": torch.ones(2, 2, dtype=torch.int64)}, "block_tables must have dtype"),
+    (packed, {"v_scale": torch.ones(2)}, "one scale a tensor"),
+    (packed, {"max_context_len": 4}, "longer than the longest"),
+    (shuffled, {"Q": randoms(2, 4, 128, dtype=torch.float32)}, "unsupport Q dtype"),
+    (shuffled, {"dtype": torch.int8}, "unsupport K dtype"),
+    (shuffled, {"block": 32}, "cannot get heuristic kernel"),
+    (shuffled, {"heads": 34}, "cannot get heuristic kernel"),
+    (shuffled, {"context_lens": ints(5, 3).long()}, "context_lens must have dtype"),
+    (shuffled, {"block_tables": torch.ones(2, 2, dtype=torch.int64)}, "block_tables must have dtype"),
+    (shuffled, {"size": 64, "heads": 2, "block": 8}, "Unsupported block size"),
 ]  # fmt: skip
 
 
@@ -121,10 +174,10 @@ def test_the_double_checks_what_the_library_checks(call, changes, message):
 
 
 def test_every_check_is_violated():
-    assert unviolated([aiter], [partial(call, **changes) for call, changes, _ in REFUSED]) == []
+    assert unviolated([aiter, aiter_paged], [partial(call, **changes) for call, changes, _ in REFUSED]) == []
 
 
-@pytest.mark.parametrize("call", [varlen, unified, decodes, partial(varlen, **pages(128))])
+@pytest.mark.parametrize("call", [varlen, unified, decodes, packed, shuffled, partial(varlen, **pages(128))])
 def test_what_is_right_is_answered(call):
     call()
 
@@ -165,6 +218,16 @@ def test_lse_is_natural_and_minus_infinity_without_a_key():
     assert lse.shape == (4, 4)
     assert lse[:, 0].tolist() == [float("-inf")] * 4
     assert torch.allclose(lse[0, 1:], torch.tensor([1.0, 6.0, 7.0]).log())
+
+
+def test_the_scale_of_the_assembly_kernel_is_its_own():
+    key = randoms(3, 2, 16, 16, 8)
+    value = randoms(3, 2, 2, 128, 8)
+    query = randoms(2, 4, 128)
+    asm, same = (shuffled(Q=query, K=key, V=value, scale=scale) for scale in (0.5, 0.25))
+    assert torch.equal(asm, same)
+    few = {"Q": query[:, :2], "K": key, "V": value, "heads": 2}
+    assert not torch.equal(shuffled(**few, scale=0.5), shuffled(**few, scale=0.25))
 
 
 def test_a_block_is_read_whole_by_decodes():

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headstock.backends.rocm import AiterFlashAttention, AiterUnified, RocmAttention
+from headstock.backends.rocm import AiterFlashAttention, AiterUnified, RocmAttention, ShuffledFlashAttention
 from headstock.backends.rocm.gathered import continued, windowed
+from headstock.backends.rocm.paged import PagedAttention
 from headstock.backends.triton import TritonBackend
 from headstock.core.attention import AttentionSpec, Capabilities, Limits, Workspace, mismatches
 from headstock.core.errors import InvalidInput
@@ -39,6 +40,7 @@ def against(cls, **fields):
     ("cls", "cards"),
     [
         (AiterFlashAttention, {"mi300x", "mi325x", "mi355x"}),
+        (ShuffledFlashAttention, {"mi300x", "mi325x", "mi355x"}),
         (AiterUnified, {"mi300x", "mi325x", "mi355x", "rx9070xt"}),
     ],
 )
@@ -109,9 +111,14 @@ def test_what_unified_attention_refuses(fields, fields_against):
         ({"window": (7, 0), "sinks": True, "softcap": 20.0, "head_size": 256, "block_size": 32}, []),
         ({"block_size": 64}, ["block_size"]),
         ({"head_size": 96}, ["head_size"]),
-        ({"alibi": True}, ["alibi"]),
+        ({"alibi": True, "window": (7, 0)}, []),
+        ({"alibi": True, "sinks": True}, ["sinks"]),
+        ({"alibi": True, "softcap": 20.0}, ["alibi"]),
         ({"lse": True}, ["lse"]),
-        ({"kv_format": "fp8_e4m3fnuz", "kv_scales": "tensor"}, ["kv_format", "kv_scales"]),
+        ({"kv_format": "fp8_e4m3fnuz", "kv_scales": "tensor", "sinks": True}, []),
+        ({"kv_format": "fp8_e4m3fnuz", "kv_scales": "head"}, ["kv_scales"]),
+        ({"kv_format": "fp8_e4m3", "kv_scales": "tensor"}, ["kv_format"]),
+        ({"kv_format": "int8_per_tensor", "kv_scales": "tensor"}, ["kv_format"]),
     ],
 )
 def test_what_flash_attention_refuses(fields, fields_against):
@@ -119,21 +126,49 @@ def test_what_flash_attention_refuses(fields, fields_against):
 
 
 @pytest.mark.parametrize(
-    ("fields", "op"),
+    ("fields", "fields_against"),
     [
-        ({}, "_paged"),
-        ({"head_size": 64, "softcap": 20.0}, "_paged"),
-        ({"head_size": 256}, "_unified"),
-        ({"window": (7, 0)}, "_unified"),
-        ({"sinks": True}, "_unified"),
-        ({"num_heads": 34, "num_kv_heads": 2}, "_unified"),
+        ({}, []),
+        ({"num_heads": 32}, []),
+        ({"num_heads": 34}, ["num_heads"]),
+        ({"scale": 0.3}, ["scale"]),
+        ({"block_size": 32}, ["block_size"]),
+        ({"head_size": 64, "scale": 0.0}, ["head_size"]),
+        ({"window": (7, 0), "sinks": True}, ["sinks", "window"]),
+        ({"softcap": 20.0, "alibi": True}, ["alibi", "softcap"]),
+        ({"kv_format": "fp8_e4m3fnuz", "kv_scales": "tensor"}, ["kv_format", "kv_scales"]),
+    ],
+)
+def test_what_flash_attention_over_shuffled_planes_refuses(fields, fields_against):
+    assert against(ShuffledFlashAttention, **fields) == fields_against
+
+
+def test_each_reads_its_own_layout_and_the_versions_that_can():
+    assert AiterFlashAttention.capabilities(MI300X).layouts == ("nhd",)
+    assert ShuffledFlashAttention.capabilities(MI300X).layouts == ("shuffle",)
+    older = pretend("mi300x", libraries={"amd-aiter": "0.1.9"})
+    assert AiterFlashAttention.capabilities(older) != Capabilities()
+    assert ShuffledFlashAttention.capabilities(older) == Capabilities()
+
+
+@pytest.mark.parametrize(
+    ("fields", "by"),
+    [
+        ({}, PagedAttention),
+        ({"head_size": 64, "softcap": 20.0}, PagedAttention),
+        ({"alibi": True}, PagedAttention),
+        ({"head_size": 256}, AiterUnified),
+        ({"window": (7, 0)}, AiterUnified),
+        ({"sinks": True}, AiterUnified),
+        ({"num_heads": 34, "num_kv_heads": 2}, AiterUnified),
+        ({"kv_format": "fp8_e4m3fnuz", "kv_scales": "tensor"}, AiterUnified),
     ],
 )
 @pytest.mark.usefixtures("library")
-def test_decodes_go_to_the_kernel_that_can(fields, op):
+def test_decodes_go_to_the_kernel_that_can(fields, by):
     limits = Limits(max_num_reqs=4, max_num_tokens=64, max_model_len=256, max_blocks_per_req=16)
     backend = AiterFlashAttention(spec(**fields), pretend("mi300x"), limits, Workspace("cpu"))
-    assert {name for name in ("_paged", "_unified") if getattr(backend, name)} == {op}
+    assert type(backend.make_parts()["decode"]) is by
 
 
 def test_contexts_are_gathered_within_the_budget():

@@ -61,10 +61,12 @@ def chosen(*args, **wishes):
 
 
 class TestWho:
-    @pytest.mark.parametrize("backend", ["rocm_aiter_fa", "rocm_attn"])
-    def test_the_flag_reaches_every_backend_that_calls_the_op(self, backend):
-        assert chosen(backend, aiter_ops=["paged_attention=mine:f"]) == {"paged_attention": "mine:f"}
-        assert chosen(backend, aiter_ops={"paged_attention": "mine:f"}) == {"paged_attention": "mine:f"}
+    @pytest.mark.parametrize(
+        ("backend", "op"), [("rocm_aiter_fa", "paged_attention"), ("rocm_attn", "paged_attention_rocm")]
+    )
+    def test_the_flag_reaches_every_backend_that_calls_the_op(self, backend, op):
+        assert chosen(backend, aiter_ops=[f"{op}=mine:f"]) == {op: "mine:f"}
+        assert chosen(backend, aiter_ops={op: "mine:f"}) == {op: "mine:f"}
 
     @pytest.mark.usefixtures("package")
     def test_it_goes_before_packages_and_after_the_backends_own_option(self):
@@ -163,7 +165,7 @@ class TestRefused:
             "mine:f, asked for in the place of paged_attention by flag (--aiter-op), would never be called: "
             "sdpa calls no op"
         )
-        assert advice == "  these call paged_attention, where they are chosen: rocm_aiter_fa, rocm_attn"
+        assert advice == "  these call paged_attention, where they are chosen: rocm_aiter_fa"
 
     def test_a_layer_that_does_not_call_it(self):
         with pytest.raises(BackendError, match="rocm_aiter_fa calls flash_attn_varlen_func, unified_attention") as e:

@@ -9,7 +9,7 @@ decodes. What it does not check, but its kernels rely on, is an assertion.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attending import attend, require, require_int32, window
+from . import aiter_paged
+from .attending import attend, distances, require, require_int32, window
 from .install import modules
 from .signatures import standing_in
 
@@ -37,13 +38,17 @@ def aiter(releases: Sequence[str] = NEW) -> dict[str, ModuleType]:
     )
     found = modules(home, unified_attention=standing_in(f"{home}.unified_attention", releases, unified))
     ops = found["aiter.ops"]
-    for module, function, does in (
-        ("mha", "flash_attn_varlen_func", varlen_of_old if releases[0] in OLD else varlen),
-        ("attention", "paged_attention_v1", paged),
-    ):
+    functions: dict[str, dict[str, Callable[..., Any]]] = {
+        "mha": {"flash_attn_varlen_func": varlen_of_old if releases[0] in OLD else varlen},
+        "attention": {"paged_attention_v1": aiter_paged.v1, "paged_attention_rocm": aiter_paged.rocm},
+    }
+    if releases[0] not in OLD:
+        functions["attention"]["paged_attention_common"] = aiter_paged.common
+    for module, named in functions.items():
         path = f"aiter.ops.{module}"
         found[path] = ModuleType(path)
-        setattr(found[path], function, standing_in(f"{path}.{function}", releases, does))
+        for function, does in named.items():
+            setattr(found[path], function, standing_in(f"{path}.{function}", releases, does))
         setattr(ops, module, found[path])
     return found
 
@@ -60,12 +65,14 @@ def varlen(
     logits_soft_cap: float,
     causal: bool,
     window_size: tuple[int, ...],
+    alibi_slopes: Tensor | None,
     return_lse: bool,
     out: Tensor | None,
     block_table: Tensor | None = None,
 ) -> Any:
     """Flash attention over ragged K and V, or paged ones: LSE natural, float32 (H, total_q), -inf where a query sees
-    no key.
+    no key. ALiBi is -slope·|i-j| from the end of what is given; causal without a window it is slope·j, which shifts
+    the LSE.
     """
     batch = len(cu_seqlens_q) - 1
     require(q.dtype in HALF and q.dtype == k.dtype == v.dtype, "FlashAttention only supports fp16 and bf16 data type")
@@ -82,6 +89,10 @@ def varlen(
     if out is None:
         out = torch.full_like(q, float("nan"))
     require(out.dtype == q.dtype and out.shape == q.shape and out.stride(-1) == 1, "Output must be like the query")
+    if alibi_slopes is not None:
+        require(alibi_slopes.dtype == torch.float32, "ALiBi slopes must have dtype fp32")
+        require(alibi_slopes.stride(-1) == 1 and alibi_slopes.shape == (q.shape[1],), "ALiBi slopes are one a head")
+        assert not logits_soft_cap, "which of the two comes first was not read"
     lse = torch.full(q.shape[:2], float("nan"))
     ranges = zip(pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True)
     for row, ((start, end), (first, last)) in enumerate(ranges):
@@ -92,7 +103,7 @@ def varlen(
         result, sums = attend(
             q[start:end], keys, values, scale=softmax_scale or q.shape[-1] ** -0.5,
             seen=window(end - start, last - first, window_size[0], 0 if causal else window_size[1]),
-            softcap=logits_soft_cap,
+            softcap=logits_soft_cap, bias=_bias(alibi_slopes, end - start, last - first, causal and window_size[0] < 0),
         )  # fmt: skip
         lse[start:end] = sums.float()
         if last > first:  # what a row without keys gets nobody promises
@@ -110,56 +121,12 @@ def varlen_of_old(**arguments: Any) -> Any:
     return varlen(**arguments)
 
 
-def paged(
-    out: Tensor,
-    workspace_buffer: Tensor,
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    scale: float,
-    block_tables: Tensor,
-    cu_query_lens: Tensor,
-    context_lens: Tensor,
-    max_context_len: int,
-    alibi_slopes: Tensor | None,
-    kv_cache_dtype: str,
-    kv_cache_layout: str,
-    logits_soft_cap: float,
-    k_scale: Tensor,
-    v_scale: Tensor,
-) -> Tensor:
-    """Decodes of one query a row; pages are loaded whole. It writes its workspace before it reads it."""
-    rows, heads, size = query.shape
-    require(kv_cache_dtype == "auto", f"Unsupported data type of kv cache: {kv_cache_dtype}")
-    require(kv_cache_layout == "NHD", f"Unsupported kv cache layout: {kv_cache_layout}")
-    require(size in (64, 128), f"Unsupported head size: {size}")
-    block, kv_heads = key_cache.shape[1:3]
-    require(block in (1, 16, 32), f"Unsupported block size: {block}")
-    require(heads % kv_heads == 0 and heads // kv_heads <= 16, f"Unsupported gqa ratio: {heads // kv_heads}")
-    require_int32("context_lens", context_lens, (rows,))
-    require_int32("cu_query_lens", cu_query_lens, (rows + 1,))
-    require_int32("block_tables", block_tables, (rows, block_tables.shape[1]))
-    require(k_scale.numel() == v_scale.numel() == 1, "one scale a tensor")
-    partials = rows * heads * -(-max_context_len // 256)
-    require(workspace_buffer.numel() >= partials * (size * query.element_size() + 8), "the workspace is too small")
-    workspace_buffer.fill_(255)
-    assert alibi_slopes is None, "not read from its source"
-    # Of strides it is given the query's between tokens and the cache's; the rest it takes for granted.
-    assert out.is_contiguous()
-    assert query.stride()[1:] == (size, 1)
-    assert block_tables.is_contiguous()
-    assert key_cache.stride() == value_cache.stride()
-    for row, length in enumerate(context_lens.tolist()):
-        require(length <= max_context_len, "a row is longer than the longest")
-        pages = block_tables[row, : -(-length // block)].long()
-        keys, values = (x[pages].flatten(0, 1) for x in (key_cache, value_cache))
-        result, _ = attend(
-            query[row : row + 1], keys[:length], values[:length], scale=scale,
-            seen=torch.ones(1, length, dtype=torch.bool), softcap=logits_soft_cap,
-        )  # fmt: skip
-        tail = (0 * values[length:].double()).sum(0).repeat_interleave(heads // kv_heads, 0)
-        out[row] = (result[0] + tail).to(out.dtype)
-    return out
+def _bias(slopes: Tensor | None, queries: int, keys: int, vertical: bool) -> Tensor | None:
+    """float64 (H, queries, keys)."""
+    if slopes is None:
+        return None
+    distance = -torch.arange(keys).double().expand(queries, keys) if vertical else distances(queries, keys).abs()
+    return -slopes.double()[:, None, None] * distance
 
 
 def unified(
