@@ -57,8 +57,8 @@ test: lint ## lint, type check and run the tests; what .ci/run runs
 	$(PYTEST) $(PYTEST_ARGS)
 
 .PHONY: test-heavy
-test-heavy: $(VENV)/.installed-dev ## run the tests that take too long for every run
-	$(PYTEST) -m "heavy and not gpu" --timeout 3600 $(PYTEST_ARGS)
+test-heavy: $(VENV)/.installed-dev ## run the tests that take too long for every run; docs/backends.md says what libraries add
+	$(PYTEST) -m "heavy and not gpu" --timeout 3600 -rs $(PYTEST_ARGS)
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.installed-dev ## run the tests that need a card, one process: they share it
