@@ -112,6 +112,8 @@ def compare(
 
     with _store(db) as store:
         found = side_by_side([store.find(run) for run in runs], metric=metric, workload=workload)
+    if not found.lines:
+        raise InvalidInput("metric", f"these runs have nothing like {metric!r} on workloads like {workload!r}")
     if json:
         print_json(_comparison(found))
     else:
@@ -131,8 +133,9 @@ def history(
 ) -> None:
     """Show how SUBJECT's numbers went over time, a machine at a time.
 
-    A point is called better or worse where the interval of its median lies
-    beyond those of the five points before it.
+    A point is called better or worse where its median differs from that of
+    the eight points before it by more than runs differ: some 7 % where they
+    are steady. Its interval must not hold theirs.
 
     Exit codes: 0 shown; 1 with --fail-if-worse, where a latest point is worse; 2 refused.
     """
@@ -163,20 +166,20 @@ def export(
 
     with _store(db) as store:
         runs = [store.find(name) for name in run] if run else store.runs()
-    if format is Format.parquet:
-        if file == "-":
-            raise InvalidInput("file", "parquet is no text; name a file")
-        write_parquet(runs, Path(file))
-        return
+    if format is Format.parquet and file == "-":
+        raise InvalidInput("file", "parquet is no text; name a file")
     write = write_csv if format is Format.csv else write_json
     if file == "-":
         write(runs, sys.stdout)
         return
     try:
-        with open(file, "w", encoding="utf-8", newline="") as out:
-            write(runs, out)
+        if format is Format.parquet:
+            write_parquet(runs, Path(file))
+        else:
+            with open(file, "w", encoding="utf-8", newline="") as out:
+                write(runs, out)
     except OSError as error:
-        raise InvalidInput("file", f"{file} cannot be written: {error.strerror}") from error
+        raise InvalidInput("file", f"{file} cannot be written: {error.strerror or error}") from error
 
 
 @app.command("import", context_settings=HELP_OPTIONS)
@@ -210,7 +213,10 @@ def _read(file: str) -> list[Run]:
 
     found: list[Run] = []
     for document in _documents(file):
-        own = read_document(document)
+        try:
+            own = read_document(document)
+        except InvalidInput as error:
+            raise InvalidInput("file", f"{file} {error.problem}") from error
         foreign = read_foreign(document) if own is None else None
         found += own or ([foreign] if foreign else [])
     if not found:

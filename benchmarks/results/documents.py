@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...core.errors import InvalidInput
-from .records import Measurement, Run, now
+from .records import Measurement, Run
 
 Document = Mapping[str, Any]
 EXPORT = "headstock.results/1"
@@ -18,6 +18,9 @@ def read_document(document: Document) -> list[Run] | None:
     schema = document.get("schema")
     reader = READERS.get(schema) if isinstance(schema, str | int) and not isinstance(schema, bool) else None
     if reader is None:
+        if isinstance(schema, str) and schema.startswith("headstock."):
+            known = ", ".join(name for name in READERS if isinstance(name, str))
+            raise InvalidInput("file", f"says it is {schema}; this version reads {known}")
         return None
     try:
         return reader(document)
@@ -135,10 +138,10 @@ def _check(document: Document) -> list[Run]:
         "right": bool(document["conforms"]),
     }
     return [
-        Run.of(
+        Run.undated(
+            document,
             kind="check",
             source="headstock",
-            when=now(),
             machine={"cpu": document["device"]},
             versions={"headstock": document["headstock"]},
             measurements=(
@@ -175,6 +178,7 @@ def _ab(document: Document) -> list[Run]:
                 )
                 for line in document["lines"]
                 for label, value in line["values"].items()
+                if value is not None  # what is not a number is null in JSON
             ),
         )
     ]

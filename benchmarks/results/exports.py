@@ -12,7 +12,11 @@ from ...core.errors import HeadstockError
 from .documents import EXPORT
 from .records import Run
 
-FORMATS = ("csv", "json", "parquet")
+COLUMNS = (
+    "run", "kind", "source", "when", "machine_id", "machine", "subject", "package", "source_hash", "workload", "metric",
+    "unit", "value", "better", "right",
+)  # fmt: skip
+"""Of a table; `value` is a number, `right` a truth or nothing, all others are text."""
 
 
 def flat(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
@@ -39,10 +43,9 @@ def flat(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 
 def write_csv(runs: Sequence[Run], file: TextIO) -> None:
-    rows = list(flat(runs))
-    writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+    writer = csv.DictWriter(file, fieldnames=COLUMNS)
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(flat(runs))
 
 
 def write_json(runs: Sequence[Run], file: TextIO) -> None:
@@ -52,10 +55,12 @@ def write_json(runs: Sequence[Run], file: TextIO) -> None:
 
 
 def write_parquet(runs: Sequence[Run], path: Path) -> None:
-    """Raises `HeadstockError` where pyarrow is missing."""
+    """Raises `HeadstockError` where pyarrow is missing, and `OSError` where the file cannot be written."""
     try:
         import pyarrow  # pyright: ignore[reportMissingImports] - optional
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise HeadstockError("--format parquet needs pyarrow: pip install 'headstock[parquet]'") from error
-    parquet.write_table(pyarrow.Table.from_pylist(list(flat(runs))), path)
+    kinds = {"value": pyarrow.float64(), "right": pyarrow.bool_()}
+    schema = pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in COLUMNS])
+    parquet.write_table(pyarrow.Table.from_pylist(list(flat(runs)), schema), path)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from .records import Better, Measurement, Run, now
+from .records import Better, Measurement, Run
 
 Document = Mapping[str, Any]
 _LATENCY = re.compile(r"(mean|median|std|p\d+(?:\.\d+)?)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
@@ -64,9 +64,11 @@ def read_foreign(document: Document) -> Run | None:
     if not measurements:
         return None
     versions = {source: str(v)} if (v := document.get(f"{source}_version") or document.get("version")) else {}
-    return Run.of(
-        kind=_kind(document), source=source, when=_when(document), versions=versions, measurements=measurements
-    )
+    fields: dict[str, Any] = {"source": source, "versions": versions, "measurements": measurements}
+    when = _when(document)
+    if when is None:
+        return Run.undated(document, kind=_kind(document), **fields)
+    return Run.of(kind=_kind(document), when=when, **fields)
 
 
 def _source(document: Document) -> str | None:
@@ -118,9 +120,9 @@ def _workload(document: Document) -> str:
     return " ".join([_kind(document), *([str(model)] if model else []), *sizes])
 
 
-def _when(document: Document) -> str:
-    """vLLM's ``date`` is local time without a zone, e.g. 20260131-235959."""
+def _when(document: Document) -> str | None:
+    """None where it does not say. vLLM's ``date`` is local time without a zone, e.g. 20260131-235959."""
     try:
         return datetime.strptime(str(document["date"]), "%Y%m%d-%H%M%S").astimezone(UTC).isoformat(timespec="seconds")
     except (KeyError, ValueError):
-        return now()
+        return None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
+
+import msgspec
 
 Better = Literal["lower", "higher"]
 MACHINE_KEYS = ("cpu", "gpu", "arch", "cpus", "memory_bytes")
@@ -61,8 +64,12 @@ class Run:
     def of(cls, **fields: Any) -> Run:
         """A run whose `id` follows from its content."""
         blank = cls(id="", **fields)
-        text = json.dumps(asdict(blank), sort_keys=True, default=str)
-        return cls(id=hashlib.sha256(text.encode()).hexdigest()[:12], **fields)
+        return cls(id=_digest(asdict(blank)), **fields)
+
+    @classmethod
+    def undated(cls, document: Mapping[str, Any], **fields: Any) -> Run:
+        """A run whose `document` does not say when: now, and the `id` follows from the document."""
+        return cls(id=_digest(document), when=now(), **fields)
 
     @property
     def machine_id(self) -> str:
@@ -80,12 +87,18 @@ class Run:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Run:
-        """Raises `KeyError` or `TypeError` for another shape."""
-        rows = tuple(
-            Measurement(**{**row, "samples": tuple(float(x) for x in row.get("samples", ()))})
-            for row in values["measurements"]
-        )
-        return cls(**{**values, "measurements": rows})
+        """Raises `ValueError` for another shape, a date that is none, and numbers that are not finite."""
+        run = msgspec.convert(values, cls)
+        numbers = [x for m in run.measurements for x in (m.value, *m.samples)]
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError("a number is not finite")
+        when = datetime.fromisoformat(run.when).astimezone(UTC)  # runs are sorted by the text
+        return replace(run, when=when.isoformat(timespec="seconds"))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def now() -> str:

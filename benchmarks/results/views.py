@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import log, sqrt
 from statistics import median
 
 from ..statistics import Interval, median_interval
 from .records import Measurement, Run
 
-BASE_RUNS = 5
+BASE_RUNS = 8
 """A point is held against the median of so many points before it."""
+USUAL, USUAL_RUNS = 0.02, 3
+"""What two runs on the same machine differ by (a standard deviation, as a share), and how many runs that belief is
+worth."""
+SURE = 3.5
+SCALED = 1.4826
+"""Standard deviation of a normal distribution, in median absolute deviations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,7 @@ class Point:
     ratio: float | None
     """How many times better than the median of the points before; None for the first."""
     verdict: str
-    """``"better"`` or ``"worse"`` where its interval lies wholly beyond what the points before it span; else empty."""
+    """``"better"`` or ``"worse"`` where it lies beyond the points before it by more than runs differ; else empty."""
     package: str
     source_hash: str
 
@@ -144,11 +151,22 @@ def _points(entries: Sequence[tuple[Run, Measurement]]) -> tuple[Point, ...]:
 
 
 def _verdict(own: Interval | None, before: Sequence[Point], better: str) -> str:
-    """No more than the intervals carry: runs apart in time differ by more than one run's spread tells."""
-    known = [point.interval for point in before if point.interval is not None]
-    if own is None or not known:
+    """No more than the runs carry: days differ by more than the samples of one of them tell.
+
+    The own median has to be further from that of the points before it than `SURE` times what runs differ by, and the
+    own interval must not hold it. What runs differ by is the median absolute deviation of the logarithms, scaled to a
+    standard deviation, and drawn towards `USUAL` as if that had been seen in `USUAL_RUNS` runs (a scaled inverse
+    chi-squared prior; Gelman et al., Bayesian Data Analysis, section 2.6).
+    """
+    if own is None or not before or min(own.low, *(point.value for point in before)) <= 0:
         return ""
-    below, above = own.high < min(i.low for i in known), own.low > max(i.high for i in known)
+    values = [log(point.value) for point in before]
+    centre, count = median(values), len(values)
+    spread = SCALED * median(abs(value - centre) for value in values)
+    variance = (USUAL_RUNS * USUAL**2 + (count - 1) * spread**2) / (USUAL_RUNS + count - 1)
+    if abs(log(own.median) - centre) <= SURE * sqrt(variance * (1 + 1 / count)):
+        return ""
+    below, above = log(own.high) < centre, log(own.low) > centre
     if not below and not above:
         return ""
     return "better" if above == (better == "higher") else "worse"

@@ -94,11 +94,11 @@ def test_sglang_one_batch():
     assert found["total_token_throughput"] == (900.0, "tokens/s", "higher")
 
 
-def test_a_run_without_a_date_is_the_same_when_read_twice_in_its_numbers():
+def test_a_run_without_a_date_is_the_same_when_read_twice():
     first, second = read_foreign(SGLANG_SERVE), read_foreign(SGLANG_SERVE)
     assert first is not None
     assert second is not None
-    assert first.measurements == second.measurements
+    assert (first.id, first.measurements) == (second.id, second.measurements)
 
 
 @pytest.mark.parametrize(

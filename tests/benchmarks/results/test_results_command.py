@@ -77,6 +77,12 @@ def test_csv_has_a_row_a_number(results, tmp_path):
     assert target.read_text().splitlines()[0].startswith("run,kind,source,when")
 
 
+def test_a_table_without_rows_has_its_columns(results, tmp_path):
+    Store(tmp_path / "results.db").close()
+    (line,) = results("export").out.splitlines()
+    assert line.split(",")[:2] == ["run", "kind"]
+
+
 def test_parquet_holds_the_same_rows_or_says_what_is_missing(results, tmp_path):
     results("import", write(tmp_path, "vllm.json", SERVE))
     target = tmp_path / "out.parquet"
@@ -128,6 +134,35 @@ def test_a_regression_can_fail_a_build(results, values, code):
     assert (points_[-1]["verdict"] == "worse") == bool(code)
 
 
+def exported(*, value: str, better: str = '"lower"', when: str = '"2026-01-01T00:00:00+00:00"') -> str:
+    """An export with these words in it."""
+    measurement = f'"subject": "a", "workload": "w", "metric": "m", "unit": "u", "value": {value}, "better": {better}'
+    run = f'"id": "x", "kind": "k", "source": "s", "when": {when}, "measurements": [{{{measurement}}}]'
+    return f'{{"schema": "headstock.results/1", "runs": [{{{run}}}]}}'
+
+
+def test_times_of_other_zones_are_sorted_with_the_others(results):
+    results("import", "-", stdin=exported(value="1", when='"2026-01-01T00:30:00+02:00"'))
+    (run,) = results("list", "--json").json["runs"]
+    assert run["when"] == "2025-12-31T22:30:00+00:00"
+
+
+def test_what_has_no_date_is_not_kept_twice_either(results, tmp_path):
+    document = check_document()
+    results("import", "-", stdin=document)
+    assert "0 new runs, 1 known ones" in results("import", "-", stdin=document).err
+    file = write(tmp_path, "sglang.jsonl", SGLANG)
+    results("import", file)
+    assert "0 new runs, 1 known ones" in results("import", file).err
+
+
+def test_a_pattern_that_fits_nothing_is_refused(results, tmp_path):
+    results("import", write(tmp_path, "vllm.json", SERVE))
+    done = results("compare", "last", "--metric", "energy")
+    assert (done.code, done.out) == (2, "")
+    assert "these runs have nothing like 'energy'" in done.err
+
+
 def test_reading_makes_no_file(tmp_path):
     done = run_cli("results", "list", "--db", str(tmp_path / "folder" / "x.db"))
     assert (done.code, done.out) == (2, "")
@@ -148,8 +183,14 @@ def test_reading_makes_no_file(tmp_path):
         (("import", "-"), "{}", "- holds no result of headstock, vLLM or SGLang"),
         (("import", "-"), '{"schema": "headstock.results/1"}', "says it is headstock.results/1, but KeyError"),
         (("import", "-"), '{"schema": "headstock.bench.kernels/1", "rows": 5}', "says it is headstock.bench.kernels/1"),
+        (("import", "-"), '{"schema": "headstock.ab/9"}', "- says it is headstock.ab/9; this version reads headstock."),
+        (("import", "-"), exported(value='"fast"'), "- says it is headstock.results/1, but ValidationError"),
+        (("import", "-"), exported(value="NaN"), "a number is not finite"),
+        (("import", "-"), exported(value="1", better='"sideways"'), "at `$.measurements[0].better`"),
+        (("import", "-"), exported(value="1", when='"yesterday"'), "Invalid isoformat string: 'yesterday'"),
         (("export", "--format", "parquet"), "", "parquet is no text"),
         (("export", "/no/such/folder/x.csv"), "", "cannot be written"),
+        (("export", "/"), "", "/ cannot be written: Is a directory"),
     ],
 )
 def test_what_cannot_be_is_refused(results, tmp_path, arguments, stdin, problem):

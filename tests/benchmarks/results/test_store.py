@@ -13,7 +13,7 @@ import pytest
 from headstock.benchmarks.results.records import Measurement, Run
 from headstock.benchmarks.results.schema import MIGRATIONS
 from headstock.benchmarks.results.store import Store
-from headstock.core.errors import InvalidInput
+from headstock.core.errors import HeadstockError, InvalidInput
 
 TIME = Measurement(
     subject="fast",
@@ -135,6 +135,53 @@ def test_a_file_from_a_newer_version_is_refused(tmp_path):
     db.close()
     with pytest.raises(InvalidInput, match="was made by a newer Headstock"):
         Store(path)
+
+
+LATER = ("ALTER TABLE runs ADD COLUMN note TEXT NOT NULL DEFAULT 'none'",)
+
+
+def test_an_older_file_is_brought_up_to_date_with_what_it_holds(tmp_path, monkeypatch):
+    path, kept = tmp_path / "old.db", run()
+    with Store(path) as store:
+        store.add(kept)
+    monkeypatch.setattr("headstock.benchmarks.results.store.MIGRATIONS", (*MIGRATIONS, LATER))
+    with Store(path) as store:
+        assert store.find("last") == kept
+        assert store.add(run("2026-01-02T00:00:00+00:00"))
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT note FROM runs").fetchall() == [("none",), ("none",)]
+        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+    db.close()
+
+
+def test_a_step_that_fails_changes_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "old.db"
+    with Store(path) as store:
+        store.add(run())
+    broken = (*LATER, "ALTER TABLE no_such_table ADD COLUMN x")
+    with monkeypatch.context() as patch:
+        patch.setattr("headstock.benchmarks.results.store.MIGRATIONS", (*MIGRATIONS, broken))
+        with pytest.raises(HeadstockError, match="no such table"):
+            Store(path)
+    with Store(path) as store:  # the former version still reads it
+        assert store.runs() == [run()]
+
+
+OPENER = """
+import sys
+from headstock.benchmarks.results import store
+store.MIGRATIONS = (*store.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT NOT NULL DEFAULT 'none'",))
+with store.Store(sys.argv[1]) as opened:
+    assert len(opened.runs()) == 1
+"""
+
+
+def test_several_processes_can_be_the_first_to_bring_it_up_to_date(tmp_path):
+    path = tmp_path / "old.db"
+    with Store(path) as store:
+        store.add(run())
+    openers = [subprocess.Popen([sys.executable, "-c", OPENER, str(path)]) for _ in range(4)]
+    assert [opener.wait() for opener in openers] == [0] * 4
 
 
 def test_where_it_lies(monkeypatch, tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from headstock.benchmarks.results.records import Measurement, Run
 from headstock.benchmarks.results.views import compare, history
 
@@ -57,9 +60,38 @@ def steady(value):
 def test_a_point_is_worse_only_beyond_what_was_before():
     days = [10.0, 10.05, 9.95, 10.1, 12.0, 12.0, 8.0]
     (series,) = history([run(day, steady(value)) for day, value in enumerate(days, 1)], "a")
-    assert [p.verdict for p in series.points] == ["", "", "", "", "worse", "", "better"]
+    assert [p.verdict for p in series.points] == ["", "", "", "", "worse", "worse", "better"]
     assert series.points[0].ratio is None
     assert series.points[4].ratio == 10.025 / 12
+
+
+def test_a_change_stays_until_it_is_what_most_runs_before_are():
+    days = [10.0, 10.05, 9.95, 10.1, 10.0, *[12.0] * 9]
+    (series,) = history([run(day, steady(value)) for day, value in enumerate(days, 1)], "a")
+    verdicts = [p.verdict for p in series.points]
+    assert verdicts[:5] == [""] * 5
+    assert verdicts[5:9] == ["worse"] * 4
+    assert verdicts[-3:] == [""] * 3
+
+
+def simulated(rng, count, between, *, last=1.0):
+    """`count` runs of 16 samples with 3 % noise, on days that differ by `between`; the last takes `last` times as
+    long."""
+    runs: list[Run] = []
+    for day in range(1, count + 1):
+        level = 10 * np.exp(rng.normal(0, between)) * (last if day == count else 1.0)
+        samples = tuple(float(x) for x in level * np.exp(rng.normal(0, 0.03, 16)))
+        runs.append(run(day, one("a", float(np.median(samples)), samples=samples)))
+    return runs
+
+
+@pytest.mark.parametrize(("between", "found"), [(0.0, 0.98), (0.01, 0.95), (0.02, 0.66)])
+def test_a_regression_of_10_percent_shows_and_noise_does_not(between, found):
+    rng = np.random.default_rng(0)
+    steadies = [history(simulated(rng, 12, between), "a")[0].points for _ in range(100)]
+    assert sum(p.verdict == "worse" for points in steadies for p in points) <= 100 * 11 / 200
+    worse = [history(simulated(rng, 12, between, last=1.1), "a")[0].points[-1] for _ in range(200)]
+    assert sum(p.verdict == "worse" for p in worse) >= found * 200
 
 
 def test_without_samples_there_is_no_verdict():
