@@ -29,6 +29,7 @@ from ..plugins.conformance import Problem, Subject
 from ..plugins.conformance.rig import Rig
 from ..selector import Selector, find_device
 from ..selector.judge import Judge, Terms
+from .clock import seconds_of
 
 SCHEMA = 1
 HEADS = (32, 8, 128)
@@ -139,20 +140,6 @@ def measure(subject: Subject, problem: Problem) -> tuple[float, float]:
 
     forward()  # what is compiled at the first call
     return median(plans), median(seconds_of(forward, scene.query.device) for _ in range(CALLS))
-
-
-def seconds_of(call: Any, device: torch.device) -> float:
-    """Of one call: by the card's events, or by the host's clock where there is no card."""
-    if device.type != "cuda":
-        started = perf_counter()
-        call()
-        return perf_counter() - started
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    call()
-    end.record()
-    torch.cuda.synchronize(device)
-    return begin.elapsed_time(end) / 1e3
 
 
 def document(device: Device, names: Sequence[str], shapes: Sequence[str], *, with_kit: bool) -> dict[str, Any]:

@@ -13,13 +13,13 @@ ROWS = (32, 64, 128)
 KEYS = (16, 32, 64, 128)
 WARPS = (2, 4, 8)
 STAGES = (1, 2, 3)
+DTYPES = ("float32", "bfloat16", "float16")
 LANES = {"cuda": 32, "rocm": 64}
 """Threads of a warp."""
-NUMBERS = {"cuda": 112, "rocm": 224}
-"""Most numbers of output and logits that a thread may hold: the rest of 255 registers, or of 512 on AMD, is for K, V,
-the query and addresses. Where spills begin was found by compiling; a test compiles all that is offered."""
-FLOAT32_SHARE = 0.25
-"""Of `NUMBERS` in float32, whose products go through no tensor core and hold their factors in registers, too."""
+NUMBERS = {"cuda": {"float32": 18, "bfloat16": 112, "float16": 112}, "rocm": dict.fromkeys(DTYPES, 224)}
+"""Most numbers of output and logits that a thread may hold, by dtype: the rest of 255 registers, or of 512 on AMD, is
+for K, V, the query and addresses. Products of float32 go through no tensor core on NVIDIA's cards and hold their
+factors in registers, too. Where spills begin was found by compiling; a test compiles what is offered."""
 
 
 def configurations(spec: AttentionSpec, device: Device, phase: str) -> tuple[Mapping[str, int], ...]:
@@ -35,7 +35,7 @@ def configurations(spec: AttentionSpec, device: Device, phase: str) -> tuple[Map
         for tile in _tiles(default, rows, device)
         if tile != default
         and shared_bytes(tile, spec) <= family.shared_bytes
-        and _numbers(tile, spec, device) <= _most(spec, device)
+        and (device.platform not in LANES or _numbers(tile, spec, device) <= NUMBERS[device.platform][spec.dtype])
     )
 
 
@@ -49,11 +49,7 @@ def _tiles(default: Tile, rows: tuple[int, ...], device: Device) -> Iterator[Til
 
 def _numbers(tile: Tile, spec: AttentionSpec, device: Device) -> float:
     """Of output and logits, a thread."""
-    return tile.rows * (power_of_two(spec.head_size_v) + tile.keys) / (tile.warps * LANES.get(device.platform, 32))
-
-
-def _most(spec: AttentionSpec, device: Device) -> float:
-    return NUMBERS.get(device.platform, float("inf")) * (FLOAT32_SHARE if spec.dtype == "float32" else 1)
+    return tile.rows * (power_of_two(spec.head_size_v) + tile.keys) / (tile.warps * LANES[device.platform])
 
 
 def _options(tile: Tile, phase: str) -> dict[str, int]:

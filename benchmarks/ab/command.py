@@ -46,7 +46,8 @@ def ab(
     wrong, gets no verdict on speed.
 
     Exit codes: 0 compared; 1 a gate of --fail-if-* has closed, or a task of
-    --ray has failed; 2 refused.
+    --ray has failed; 2 refused; 130 interrupted, where what was measured until
+    then is still printed.
     """
     from ...entrypoints.cli.console import show_log
 
@@ -70,6 +71,8 @@ def ab(
         report = order.run()
         show(report, output)
         keep(store, report.to_dict())
+        if report.interrupted:
+            raise KeyboardInterrupt
         closed = verdict.closed(report)
     if closed:
         raise Exit(EXIT_GATE)

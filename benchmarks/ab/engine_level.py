@@ -29,8 +29,11 @@ from .verdicts import LEAST, Ratio, drift, paired_ratio
 SHOWN = ("output_throughput", "ttft_median", "tpot_median", "itl_p99")
 DECISIVE = "output_throughput"
 """The metric that the verdict is about."""
+ANSWER_SECONDS = 3600.0
+"""For loading or one turn, by default."""
 ROUNDS = 16
 """By default: a turn of a whole engine takes seconds, and is steadier than a call."""
+CUT_SHORT = "it was interrupted before the answers were held against each other"
 MAX_KL = {"float64": 1e-4, "float32": 1e-4, "bfloat16": 1e-2, "float16": 1e-2}
 """Nats by compute dtype. Between right kernels in float32 the mean is some 1e-11; rounding to 16 bits alone can give
 1e-3."""
@@ -50,10 +53,13 @@ class EnginePlan:
     """An arm whose mean divergence from the baseline is above is wrong; None is `MAX_KL` of the compute dtype."""
     command: str
     """What the user called."""
+    seconds: float
+    """That an arm has for loading, or for a turn."""
 
 
 def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> AbReport:
-    """Start, check, measure, judge; every arm in a process of its own.
+    """Start, check, measure, judge; every arm in a process of its own. An interrupt ends it early: what is whole by
+    then is shown, without a verdict, as numerics come last.
 
     Raises `BackendError` naming the arm that cannot take part, before anything is checked.
     """
@@ -62,7 +68,7 @@ def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> 
         engines: dict[str, RemoteEngine] = {}
         for arm in plan.arms:
             bar.say(f"loading {arm.label}")
-            engines[arm.label] = RemoteEngine(arm, plan.workload, bar.advance)
+            engines[arm.label] = RemoteEngine(arm, plan.workload, bar.advance, plan.seconds)
             stack.callback(engines[arm.label].close)
             engines[arm.label].load(str(plan.folder.path), plan.settings)
         problems = [
@@ -73,11 +79,11 @@ def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> 
         for engine in sound:
             engine.warm_up()
         ready = {engine.arm.label: engine for engine in sound if not engine.failure}
-        paces = dict.fromkeys(ready, Pace(calls=1, rounds=plan.rounds, warm=False))
-        samples = interleave(ready, paces, LoadMeter(engine.pid for engine in ready.values()), LEAST)
-        memory = {name: engine.memory() for name, engine in ready.items()}
-        numerics = _numerics(plan.arms[0].label, ready)
-        attention = {name: engine.attention_milliseconds() for name, engine in ready.items()}
+        samples, interrupted = _rounds(ready, plan.rounds)
+        asked = {} if interrupted else ready
+        memory = {name: engine.memory() for name, engine in asked.items()}
+        numerics = _numerics(plan.arms[0].label, asked)
+        attention = {name: engine.attention_milliseconds() for name, engine in asked.items()}
     dtype = next((engine.about["dtype"] for engine in ready.values()), "float32")
     allowed = MAX_KL[dtype] if plan.max_kl is None else plan.max_kl
     reports = tuple(
@@ -101,10 +107,33 @@ def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> 
         rounds=plan.rounds,
         arms=reports,
         lines=lines,
-        comparisons=tuple(_comparison(report, reports[0], lines) for report in reports[1:]),
+        comparisons=tuple(
+            not_compared(report, CUT_SHORT) if interrupted else _comparison(report, reports[0], lines)
+            for report in reports[1:]
+        ),
         numerics=numerics,
+        interrupted=interrupted,
         notes=notes_on(lines[:1], 0 if samples.kept_disturbed else len(samples.disturbed)),
     )
+
+
+def _rounds(ready: Mapping[str, RemoteEngine], rounds: int) -> tuple[Samples, bool]:
+    """What they gave, and whether the user ended them early; raises `KeyboardInterrupt` where none is whole by then."""
+    paces = dict.fromkeys(ready, Pace(calls=1, rounds=rounds, warm=False))
+    try:
+        return interleave(ready, paces, LoadMeter(engine.pid for engine in ready.values()), LEAST), False
+    except KeyboardInterrupt:
+        whole = min((len(engine.turns) for engine in ready.values()), default=0)
+        if not whole:
+            raise
+    samples = Samples(
+        seconds={name: {r: engine.turns[r].elapsed for r in range(whole)} for name, engine in ready.items()},
+        rounds=whole,
+        disturbed=frozenset(),
+        kept_disturbed=False,
+        other_load=None,
+    )
+    return samples, True
 
 
 def _about(engine: RemoteEngine, problem: str) -> ArmReport:

@@ -17,10 +17,12 @@ from ..kernels.run import KernelBench, Settings
 from ..machine import describe
 from ..progress import Bar
 from .arms import Arm
-from .lines import kernel_comparison, kernel_line, notes_on, with_problems
+from .lines import kernel_comparison, kernel_line, notes_on, notes_on_arms, with_problems
 from .report import AbReport, ArmReport
 
 CHECK_SECONDS = 900
+ANSWER_SECONDS = 600.0
+"""For a start or a turn, by default."""
 UNBOUNDED = 1e9
 """Budget of a row's turns, in seconds: every arm has its turn in every round, however slow it is."""
 
@@ -39,14 +41,14 @@ def about(arm: Arm, peer: Peer, check: str) -> ArmReport:
     )
 
 
-def start_arms(stack: ExitStack, arms: Sequence[Arm], block_size: int) -> list[Peer]:
-    """A process for each. Raises `BackendError` naming the arm that cannot run."""
+def start_arms(stack: ExitStack, arms: Sequence[Arm], block_size: int, seconds: float) -> list[Peer]:
+    """A process for each, that has `seconds` for an answer. Raises `BackendError` naming the arm that cannot run."""
     peers: list[Peer] = []
     for arm in arms:
         order = {"backend": arm.backend, "config": arm.config, "block_size": block_size}
         command = [arm.python, "-m", "headstock.benchmarks.ab.worker", json.dumps(order)]
         try:
-            peer = Peer(arm.label, command)
+            peer = Peer(arm.label, command, answer_seconds=seconds)
         except BackendError as error:
             advice = "" if arm.here else f"\n  does {arm.python} have this version of headstock?"
             raise BackendError(f"arm {arm.label!r} cannot take part: {error}{advice}") from error
@@ -59,9 +61,11 @@ def check_arm(arm: Arm) -> str:
     """What the conformance kit, at level quick, has against an arm; empty where it conforms."""
     words = ["check", arm.backend, "--device", "cpu", "--json"]
     words += ["--attention-backend-config", arm.config] if arm.config else []
-    done = subprocess.run(
-        [arm.python, "-m", "headstock", *words], capture_output=True, text=True, timeout=CHECK_SECONDS, check=False
-    )
+    command = [arm.python, "-m", "headstock", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"headstock check {arm.backend} has not ended in {CHECK_SECONDS} s"
     try:
         document = json.loads(done.stdout)
     except ValueError:
@@ -77,21 +81,38 @@ def check_arm(arm: Arm) -> str:
 
 
 def compare_kernels(
-    arms: Sequence[Arm], settings: Settings, judge: Judge, guard: Guard, bar: Bar, *, check: bool, command: str
+    arms: Sequence[Arm],
+    settings: Settings,
+    judge: Judge,
+    guard: Guard,
+    bar: Bar,
+    *,
+    check: bool,
+    seconds: float,
+    command: str,
 ) -> AbReport:
-    """Start, check, measure, judge."""
+    """Start, check, measure, judge; an arm has `seconds` for each answer. An interrupt ends it early: rows that are
+    whole by then count."""
     machine, start = describe(judge.device), perf_counter()
+    rows: list[Row] = []
+    notes: list[str] = []
     with ExitStack() as stack:
-        peers = start_arms(stack, arms, settings.block_size)
+        peers = start_arms(stack, arms, settings.block_size, seconds)
         against = [bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if check else "" for arm in arms]
         found = [about(arm, peer, problem) for arm, peer, problem in zip(arms, peers, against, strict=True)]
         sound = [peer for peer, arm in zip(peers, found, strict=True) if not arm.problems]
-        rows: list[Row] = []
-        if len(sound) > 1:
-            rows += bar.each("measuring", KernelBench(settings, (), sound, judge, guard).rows())
+        try:
+            if len(sound) > 1:
+                for row in bar.each("measuring", KernelBench(settings, (), sound, judge, guard).rows()):
+                    rows.append(row)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            notes.append(f"interrupted: {len(rows)} of {len(settings.tasks())} lines were measured")
     reports = with_problems(found, rows)
     baseline, others = reports[0], reports[1:]
     lines = tuple(kernel_line(row, baseline.label, [arm.label for arm in others]) for row in rows)
+    left_out = sum(row.disturbed for row in rows if not row.kept_disturbed)
     return AbReport(
         level="kernel",
         command=command,
@@ -101,5 +122,6 @@ def compare_kernels(
         arms=reports,
         lines=lines,
         comparisons=tuple(kernel_comparison(arm, baseline, rows) for arm in others),
-        notes=notes_on(lines, sum(row.disturbed for row in rows if not row.kept_disturbed)),
+        notes=(*notes, *notes_on(lines, left_out), *notes_on_arms(reports, rows)),
+        interrupted=bool(notes),
     )

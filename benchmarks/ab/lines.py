@@ -12,6 +12,8 @@ from .verdicts import drift, paired_ratio
 DRIFTED = 1.1
 LOADED = 0.1
 """CPUs kept busy by others from which it is said."""
+LEAKED_BYTES = 64 * 2**20
+"""Memory that an arm takes on during the rounds of a line, from which it is said: its buffers are made by then."""
 
 
 def kernel_line(row: Row, baseline: str, others: Sequence[str]) -> Line:
@@ -94,3 +96,16 @@ def notes_on(lines: Sequence[Line], left_out: int) -> tuple[str, ...]:
     if left_out:
         notes.append(f"{left_out} disturbed rounds were left out")
     return tuple(notes)
+
+
+def notes_on_arms(arms: Sequence[ArmReport], rows: Sequence[Row]) -> list[str]:
+    """Lines in which a right arm has no time, and memory that is not given back."""
+    notes: list[str] = []
+    for label in (arm.label for arm in arms if not arm.problems):
+        without = sum(row.of(label) is None for row in rows)
+        if 0 < without < len(rows):
+            notes.append(f"{label} has no time in {without} of {len(rows)} lines, which count for nothing")
+        grown = max((m.grown_bytes for row in rows for m in row.measurements if m.name == label), default=0)
+        if grown > LEAKED_BYTES:
+            notes.append(f"the process of {label} grew by {grown / 2**20:.0f} MiB in the rounds of a line: a leak?")
+    return notes

@@ -81,6 +81,7 @@ class KernelOptions:
             block_size=self.block_size,
             least_rounds=LEAST,
             overheads=False,
+            paired=True,
         )
 
 
@@ -124,17 +125,26 @@ class VerdictOptions:
         Option("--no-check", help="Leave out the conformance kit, which judges every arm first, some 10 s each.",
                rich_help_panel=VERDICT),
     ] = False  # fmt: skip
+    time_limit: Annotated[
+        float | None,
+        Option(min=1, help="For an arm's answer, a start or a turn; who takes longer has failed (600; 3600).",
+               metavar="SECONDS", rich_help_panel=VERDICT),
+    ] = None  # fmt: skip
     fail_if_slower: Annotated[
         float | None,
         Option(help="Exit code 1 if an arm is shown to be slower than this share of the baseline.", metavar="SHARE",
                rich_help_panel=VERDICT),
     ] = None  # fmt: skip
     fail_if_wrong: Annotated[
-        bool, Option("--fail-if-wrong", help="Exit code 1 if an arm is wrong.", rich_help_panel=VERDICT)
-    ] = False
+        bool,
+        Option("--fail-if-wrong", help="Exit code 1 if an arm is wrong, or none of its outputs could be checked.",
+               rich_help_panel=VERDICT),
+    ] = False  # fmt: skip
 
     def check(self) -> None:
         """Raises `InvalidInput` naming the option that is wrong."""
+        if self.time_limit is not None and not self.time_limit < 1e6:
+            raise InvalidInput("time_limit", f"must be a number of seconds, not {self.time_limit:g}")
         share = self.fail_if_slower
         if share is not None and not 0 < share < 10:
             raise InvalidInput("fail_if_slower", f"must be a share of the baseline's speed such as 0.98, not {share:g}")
@@ -142,7 +152,7 @@ class VerdictOptions:
     def closed(self, report: AbReport) -> bool:
         """Whether a gate has."""
         slow = self.fail_if_slower is not None and bool(report.slower_than(self.fail_if_slower))
-        return slow or (self.fail_if_wrong and bool(report.wrong))
+        return slow or (self.fail_if_wrong and bool(report.wrong or report.unchecked))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,14 @@ class Order:
         checks = 0 if self.verdict.no_check else len(arms)
         with progress("starting the arms", len(settings.tasks()) + checks) as bar:
             return kernel_level.compare_kernels(
-                arms, settings, judge, plugins.guard, bar, check=bool(checks), command=self.command
+                arms,
+                settings,
+                judge,
+                plugins.guard,
+                bar,
+                check=bool(checks),
+                seconds=self.verdict.time_limit or kernel_level.ANSWER_SECONDS,
+                command=self.command,
             )
 
     def _engines(self, arms: Sequence[Arm], model: str) -> AbReport:
@@ -68,6 +75,7 @@ class Order:
             rounds=self.verdict.rounds or engine_level.ROUNDS,
             max_kl=self.workload.max_kl,
             command=self.command,
+            seconds=self.verdict.time_limit or engine_level.ANSWER_SECONDS,
         )
         checks = 0 if self.verdict.no_check else len(arms)
         with progress("starting the arms", len(arms) * (plan.rounds + 1) + checks) as bar:

@@ -17,9 +17,6 @@ from ..kernels.peer import Peer, PeerRefusal
 from .arms import Arm
 from .numerics import Distribution
 
-ANSWER_SECONDS = 3600.0
-"""A worker that takes longer for one turn, or for loading, is taken for dead."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -34,8 +31,9 @@ class Memory:
 class RemoteEngine:
     """Owner of a worker. What goes wrong in it is its `failure`, its death too; the other arms go on."""
 
-    def __init__(self, arm: Arm, workload: Workload, on_turn: Callable[[], object]) -> None:
-        """Starts it. Raises `BackendError` where there is nobody to talk to. `on_turn` is told of every turn."""
+    def __init__(self, arm: Arm, workload: Workload, on_turn: Callable[[], object], seconds: float) -> None:
+        """Starts it. Raises `BackendError` where there is nobody to talk to. `on_turn` is told of every turn; one that
+        takes more than `seconds`, or loading that does, is taken for death."""
         order = {"backend": arm.backend, "config": arm.config}
         command = [arm.python, "-m", "headstock.benchmarks.ab.engine_worker", json.dumps(order)]
         self.arm = arm
@@ -47,7 +45,7 @@ class RemoteEngine:
         """Once it is loaded: dtype, package and source hash."""
         self._on_turn = on_turn
         try:
-            self._peer = Peer(arm.label, command, answer_seconds=ANSWER_SECONDS)
+            self._peer = Peer(arm.label, command, answer_seconds=seconds)
         except BackendError as error:
             advice = "" if arm.here else f"\n  does {arm.python} have this version of headstock?"
             raise BackendError(f"arm {arm.label!r} cannot take part: {error}{advice}") from error

@@ -117,6 +117,8 @@ class AbReport:
     """Arm → measures of how far its outputs are from the baseline's (engine level)."""
     notes: tuple[str, ...] = ()
     """What lessens the trust in the numbers: other load, drift, rounds that were left out."""
+    interrupted: bool = False
+    """The user ended it: lines are missing."""
 
     @property
     def baseline(self) -> str:
@@ -127,6 +129,11 @@ class AbReport:
         """Arms that are wrong or have failed, the baseline too."""
         own = [arm.label for arm in self.arms if arm.problems]
         return tuple(dict.fromkeys([*own, *(c.arm for c in self.comparisons if c.verdict in ("wrong", "failed"))]))
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """Arms that nothing is known of: no line has an output of theirs."""
+        return tuple(a.label for a in self.arms if not any(a.label in line.values for line in self.lines))
 
     @property
     def best(self) -> Comparison:
@@ -182,6 +189,7 @@ class AbReport:
             "points": {arm: asdict(point) for arm, point in self.points().items()},
             "pareto": self.pareto(),
             "notes": list(self.notes),
+            "interrupted": self.interrupted,
         }
 
 

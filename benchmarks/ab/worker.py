@@ -19,6 +19,7 @@ from ...selector.called import check_called
 from ...selector.judge import Judge, Terms
 from ..kernels.contenders import BackendContender
 from ..kernels.data import Pool
+from ..kernels.draws import Draw
 from ..kernels.run import fitting_block_size
 from ..kernels.shapes import Shape
 from ..peers.vllm_cpu import Answers, Case, Server, serve
@@ -79,8 +80,14 @@ class ArmKernel:
             self._contender.open()
         self._contender.plan()
 
+    def renew(self, query: float, key: float, value: float) -> None:
+        self._contender.renew(Draw(query=query, key=key, value=value))
+
     def call(self) -> torch.Tensor:
         return self._contender.call()
+
+    def fault(self) -> str:
+        return self._contender.fault()
 
     def release(self) -> None:
         del self._contender

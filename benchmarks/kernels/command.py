@@ -67,7 +67,7 @@ def kernels(
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
     from ..results.saving import keep, stored
-    from .run import KernelBench
+    from .run import Entry, KernelBench
 
     plugins = installed_plugins()
     device = find_device("cpu", plugins.hooks)
@@ -80,7 +80,7 @@ def kernels(
     store = stored(save)
     with ExitStack() as stack:
         peers = [stack.enter_context(_running(word)) for word in peer or ()]
-        bench = KernelBench(settings, offers, peers, judge, plugins.guard)
+        bench = KernelBench(settings, Entry.of(offers), peers, judge, plugins.guard)
         report = _measured(bench, settings, [*map(_backend, offers), *map(_peer, peers)])
     _show(report, json, markdown)
     keep(store, report.to_dict())

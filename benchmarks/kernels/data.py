@@ -102,14 +102,14 @@ class Scene:
     limits: Limits
 
 
-def layer_params(name: str, spec: AttentionSpec) -> LayerParams:
+def layer_params(name: str, spec: AttentionSpec, device: str = "cpu") -> LayerParams:
     """A layer's own values, where its features need any: sinks from -1 to 1, and the slopes of Press et al. 2021."""
     heads = torch.arange(1, spec.num_heads + 1)
     return LayerParams(
         name=name,
         spec=spec,
-        sinks=torch.linspace(-1.0, 1.0, spec.num_heads) if spec.sinks else None,
-        alibi_slopes=torch.exp2(-8.0 * heads / spec.num_heads) if spec.alibi else None,
+        sinks=torch.linspace(-1.0, 1.0, spec.num_heads).to(device) if spec.sinks else None,
+        alibi_slopes=torch.exp2(-8.0 * heads / spec.num_heads).to(device) if spec.alibi else None,
     )
 
 
@@ -120,30 +120,32 @@ def build_scene(
     layout: KVLayout,
     make: Callable[[Limits], AttentionBackend[Any]],
     decode_query_len: int,
+    device: str = "cpu",
 ) -> Scene:
-    """Allocate the cache and let an instance of the backend write it."""
+    """Allocate the cache on `device` and let an instance of the backend write it."""
     counts = [-(-length // spec.block_size) for _, length in shape.sequences]
     order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(SEED)) + 1
     table = torch.zeros(shape.batch, max(counts), dtype=torch.int32)
     for row, blocks in enumerate(order.to(torch.int32).split(counts)):
         table[row, : len(blocks)] = blocks
-    layer = layer_params("layer", spec)
-    cache = layout.allocate(spec, sum(counts) + 1, "cpu")
+    layer = layer_params("layer", spec, device)
+    cache = layout.allocate(spec, sum(counts) + 1, device)
     slots = slot_table(table, shape.length, spec.block_size)
     limits = make_limits(shape, max(counts))
     writer = make(replace(limits, max_num_tokens=max(shape.tokens, shape.length)))
     for row, (_, length) in enumerate(shape.sequences):
         for tokens, rows in pool.pieces(row, length):
-            writer.write_kv(layer, pool.keys[rows], pool.values[rows], cache, slots[row, tokens])
+            key, value = pool.keys[rows].to(device), pool.values[rows].to(device)
+            writer.write_kv(layer, key, value, cache, slots[row, tokens].to(device))
     new = [(row, slice(length - queries, length)) for row, (queries, length) in enumerate(shape.sequences)]
     fresh = [pool.tokens(row, own.start, own.stop) for row, own in new]
     return Scene(
         layer=layer,
-        batch=make_batch(shape, table, torch.cat([slots[row, own] for row, own in new]), decode_query_len),
+        batch=make_batch(shape, table, torch.cat([slots[row, own] for row, own in new]), decode_query_len, device),
         cache=cache,
-        query=pool.queries[: shape.tokens],
-        key=torch.cat([key for key, _ in fresh]),
-        value=torch.cat([value for _, value in fresh]),
+        query=pool.queries[: shape.tokens].to(device, copy=True),
+        key=torch.cat([key for key, _ in fresh]).to(device),
+        value=torch.cat([value for _, value in fresh]).to(device),
         limits=limits,
     )
 
@@ -164,7 +166,9 @@ def make_limits(shape: Shape, blocks: int) -> Limits:
     )
 
 
-def make_batch(shape: Shape, table: Tensor, slots: Tensor, decode_query_len: int) -> AttentionBatch:
+def make_batch(
+    shape: Shape, table: Tensor, slots: Tensor, decode_query_len: int, device: str = "cpu"
+) -> AttentionBatch:
     """The step in which every sequence gets its last tokens."""
     queries, keys = zip(*shape.sequences, strict=True)
     starts = torch.tensor([0, *queries]).cumsum(0).to(torch.int32)
@@ -173,13 +177,13 @@ def make_batch(shape: Shape, table: Tensor, slots: Tensor, decode_query_len: int
         num_reqs=shape.batch,
         num_tokens=shape.tokens,
         counts=count_rows(starts[1:] - starts[:-1], lengths, decode_query_len),
-        query_start_loc=starts,
+        query_start_loc=starts.to(device),
         query_start_loc_cpu=starts,
         max_query_len=shape.queries,
-        seq_lens=lengths,
+        seq_lens=lengths.to(device),
         seq_lens_cpu=lengths,
         seq_lens_cpu_upper_bound=lengths,
         max_seq_len=shape.length,
-        block_table=table,
-        slot_mapping=slots,
+        block_table=table.to(device),
+        slot_mapping=slots.to(device),
     )

@@ -9,15 +9,18 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 import torch
 
 from ...core.attention import spec_document
 from ...core.errors import BackendError, InvalidInput
 from .contenders import Start
 from .data import SEED, Pool
+from .draws import Draw, draws
 from .shapes import Shape
 
 PEERS = {"vllm": Path(__file__).parent.parent / "peers" / "vllm_cpu.py"}
@@ -40,8 +43,9 @@ class Peer:
         self._unread = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
+            # In a group of its own: the terminal's interrupt is for us, and no failure of the peer.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, process_group=0
             )
         except OSError as error:
             raise InvalidInput("peer", f"{command[0]} cannot be run: {error.strerror}") from error
@@ -63,6 +67,14 @@ class Peer:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of the process; 0 where it has ended."""
+        try:
+            return psutil.Process(self.pid).memory_info().rss
+        except psutil.Error:
+            return 0
 
     def ask(self, operation: str, **values: Any) -> dict[str, Any]:
         """The answer; raises `PeerRefusal` with the worker's reason, and `BackendError` where it has died."""
@@ -128,8 +140,10 @@ class PeerContender:
         self.name = peer.name
         self.block_size = int(peer.about["block_size"])
         self.layout = "its own"
+        self.problem = ""
         self._peer = peer
         self._out = folder / "out"
+        self._draws = draws(shape, SEED)
         self._shape = (shape.tokens, shape.num_heads, shape.head_size)
         self._dtype = getattr(torch, dtype)
         layer = {} if shape.layer is None else {"layer": spec_document(shape.layer)}
@@ -154,16 +168,24 @@ class PeerContender:
 
     def start(self, threads: int) -> Start:
         answer = self._peer.ask("start", threads=threads, out=str(self._out))
-        tokens, heads, size = self._shape
-        out = torch.from_file(str(self._out), shared=False, size=tokens * heads * size, dtype=self._dtype)
         return Start(
-            plan_seconds=answer["plan_seconds"],
-            first_seconds=answer["first_seconds"],
-            out=out.view(self._shape).clone(),
+            plan_seconds=answer["plan_seconds"], first_seconds=answer["first_seconds"], out=self._read_output()
         )
 
     def turn(self, calls: int, warm: bool) -> Sequence[float]:
-        return self._peer.ask("turn", calls=calls, warm=warm)["seconds"]
+        anew = [draw.factors for draw in islice(self._draws, calls + warm)]
+        answer = self._peer.ask("turn", draws=anew)
+        self.problem = self.problem or answer["problem"]
+        return answer["seconds"][int(warm) :]
+
+    def check(self, draw: Draw) -> torch.Tensor:
+        self._peer.ask("check", draw=draw.factors, out=str(self._out))
+        return self._read_output()
+
+    def _read_output(self) -> torch.Tensor:
+        tokens, heads, size = self._shape
+        out = torch.from_file(str(self._out), shared=False, size=tokens * heads * size, dtype=self._dtype)
+        return out.view(self._shape).clone()
 
     def close(self) -> None:
         self._peer.ask("release")

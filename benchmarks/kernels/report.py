@@ -49,6 +49,8 @@ class Measurement:
     """One a round, in order: the median of the round's calls."""
     calls: int = 0
     """Calls a round."""
+    grown_bytes: int = 0
+    """Memory that its process, where it has one of its own, took on during the rounds."""
     rate: float | None = None
     """GB/s of K and V read once, or GFLOP/s; see `Row.unit`."""
     share: Interval | None = None

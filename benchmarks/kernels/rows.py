@@ -60,13 +60,14 @@ def finished(
     samples: Samples,
     paces: Mapping[str, Pace],
     single: Mapping[str, float],
-    limit: Limit,
+    limit: Limit | None,
 ) -> Row:
     """Put what the rounds gave together with what was known before."""
-    work = task.shape.kv_bytes(task.dtype) if limit.unit == "GB/s" else task.shape.flops
+    by_reading = task.shape.phase == "decode"
+    work = task.shape.kv_bytes(task.dtype) if by_reading else task.shape.flops
     times: dict[str, Mapping[int, float]] = {name: samples.seconds[name] for name in paces if name != LIMIT}
     times |= {name: {ALONE: seconds} for name, seconds in single.items()}
-    reached = {number: limit.work / seconds for number, seconds in samples.seconds[LIMIT].items()}
+    reached = {n: limit.work / seconds for n, seconds in samples.seconds[LIMIT].items()} if limit else {}
     fastest = sorted(times, key=lambda name: _median(times[name]))
 
     def complete(m: Measurement) -> Measurement:
@@ -81,15 +82,15 @@ def finished(
             samples_us=tuple(own[number] * 1e6 for number in sorted(own)),
             calls=paces[m.name].calls if m.name in paces else 1,
             rate=work / _median(own) / 1e9,
-            share=_ratio({number: work / seconds for number, seconds in own.items()}, reached),
+            share=_ratio({number: work / seconds for number, seconds in own.items()}, reached) if reached else None,
             versus=tuple(Versus(name=other, ratio=ratio) for other, ratio in ratios),
         )
 
     return new_row(
         task,
-        unit=limit.unit,
-        limit=limit.name,
-        limit_rate=limit.rate(_median(samples.seconds[LIMIT])),
+        unit="GB/s" if by_reading else "GFLOP/s",
+        limit=limit.name if limit else "",
+        limit_rate=limit.rate(_median(samples.seconds[LIMIT])) if limit else None,
         measurements=tuple(complete(m) for m in results.values()),
         rounds=samples.rounds,
         disturbed=len(samples.disturbed),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import psutil
 import torch
@@ -15,16 +15,17 @@ import torch
 from ...core.attention import Capabilities, Device
 from ...plugins import Failure, Guard, Offer
 from ...selector.judge import Judge, Terms
-from ..interleave import ENDLESS_SECONDS, LEAST_SLOW_ROUNDS, SLOW_SECONDS, Pace, interleave
+from ..interleave import ENDLESS_SECONDS, LEAST_SLOW_ROUNDS, SLOW_SECONDS, Contender, Pace, interleave
 from ..load import LoadMeter
 from .check import Expected, expected
 from .contenders import BackendContender, KernelContender
-from .data import Pool
+from .data import SEED, Pool
 from .limits import Limit, gemm_limit, read_limit
 from .peer import Peer, PeerContender, PeerRefusal
 from .report import Measurement, Row
 from .rows import LIMIT, Task, about, failed, finished, new_row
 from .shapes import Shape, overhead_shapes
+from .watch import Checks, Watched
 
 BLOCK_SIZES = (16, 32, 64, 128, 256, 1)
 """Tried in this order where a backend does not take the block size that was asked for."""
@@ -49,6 +50,9 @@ class Settings:
     """Undisturbed rounds without which the others count, too."""
     overheads: bool = True
     """Whether a call on one token is measured, too, for each head count."""
+    paired: bool = False
+    """Whether everybody has a turn in every round, so that all can be compared: as often as the slowest, and that at
+    least `least_rounds` times, however slow it is. Else who is slow has few turns, and who is very slow just one."""
 
     def groups(self) -> list[list[Shape]]:
         """The shapes by head count, that of its overheads first."""
@@ -70,19 +74,35 @@ class Settings:
         ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A backend that takes part, in a configuration."""
+
+    name: str
+    offer: Offer
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    """In place of its defaults, where the user says nothing."""
+
+    @classmethod
+    def of(cls, offers: Sequence[Offer]) -> tuple[Entry, ...]:
+        """Each by its label, as it is."""
+        return tuple(cls(name=offer.label, offer=offer) for offer in offers)
+
+
 class KernelBench:
-    """Measures backends that `judge` knows, and peers."""
+    """Measures backends that `judge` knows, on its device, and peers."""
 
     def __init__(
-        self, settings: Settings, offers: Sequence[Offer], peers: Sequence[Peer], judge: Judge, guard: Guard
+        self, settings: Settings, entries: Sequence[Entry], peers: Sequence[Peer], judge: Judge, guard: Guard
     ) -> None:
         self._settings = settings
-        self._offers = offers
+        self._entries = entries
         self._peers = peers
         self._judge = judge
         self._guard = guard
         self._meter = LoadMeter(peer.pid for peer in peers)
         self._gemms: dict[tuple[str, int], Limit] = {}
+        self._random = Random(SEED)
 
     @property
     def device(self) -> Device:
@@ -103,7 +123,7 @@ class KernelBench:
                         yield from self._shape(shape, dtype, pool, Path(folder), todo)
 
     def _shape(self, shape: Shape, dtype: str, pool: Pool, folder: Path, todo: Sequence[Task]) -> Iterator[Row]:
-        copies = len(self._offers) + len(self._peers) + 1
+        copies = len(self._entries) + len(self._peers) + 1
         if reason := too_large(shape, dtype, copies, self.device):
             yield from (new_row(task, skipped=reason) for task in todo)
             return
@@ -111,7 +131,7 @@ class KernelBench:
         entrants = dict(self._entrants(shape, dtype, pool, folder))
         try:
             for task in todo:
-                yield self._measure(task, entrants, exact)
+                yield self._measure(task, entrants, exact, pool)
         finally:
             for entrant in entrants.values():
                 if not isinstance(entrant, Measurement):
@@ -121,8 +141,8 @@ class KernelBench:
         self, shape: Shape, dtype: str, pool: Pool, folder: Path
     ) -> Iterator[tuple[str, KernelContender | Measurement]]:
         """Each contender with its cache filled, or why it has none."""
-        for offer in self._offers:
-            name, (_, capabilities) = offer.label, self._judge.standing(offer)
+        for entry in self._entries:
+            name, offer, (_, capabilities) = entry.name, entry.offer, self._judge.standing(entry.offer)
             spec = shape.spec(dtype, fitting_block_size(self._settings.block_size, capabilities))
             terms = Terms(block_size=spec.block_size)
             if reasons := self._judge.reasons(offer, spec, terms):
@@ -130,7 +150,8 @@ class KernelBench:
                 continue
             cls, layout = offer.load(), self._judge.layouts[self._judge.layouts_of(offer, spec)[0]]
             assert cls is not None  # a backend that cannot be loaded has reasons
-            make = (name, cls, self._judge.options(offer), spec, layout, self.device, shape, pool)
+            options = self._judge.options(offer, entry.options)
+            make = (name, cls, options, spec, layout, self.device, shape, pool)
             yield name, self._made(name, self._guard.attempt(lambda make=make: BackendContender(*make)))
         for peer in self._peers:
             ready = self._guard.attempt(lambda peer=peer: PeerContender(peer, shape, dtype, pool, folder))
@@ -142,28 +163,51 @@ class KernelBench:
     def _made(self, name: str, result: KernelContender | Failure) -> KernelContender | Measurement:
         return failed(name, str(result)) if isinstance(result, Failure) else result
 
-    def _measure(self, task: Task, entrants: Mapping[str, KernelContender | Measurement], exact: Expected) -> Row:
+    def _measure(
+        self, task: Task, entrants: Mapping[str, KernelContender | Measurement], exact: Expected, pool: Pool
+    ) -> Row:
         torch.set_num_threads(task.threads)
         results: dict[str, Measurement] = {}
-        paces: dict[str, Pace] = {}
-        single: dict[str, float] = {}
+        ready: dict[str, tuple[KernelContender, float]] = {}
         for name, contender in entrants.items():
             if isinstance(contender, Measurement):
                 results[name] = contender
                 continue
             results[name], seconds = self._start(name, contender, task.threads, exact)
-            if seconds is not None and seconds > ENDLESS_SECONDS:
-                single[name] = seconds
-            elif seconds is not None:
-                paces[name] = Pace.of(seconds, self._settings.budget, self._settings.rounds)
+            if seconds is not None:
+                ready[name] = (contender, seconds)
+        single = {n: t for n, (_, t) in ready.items() if t > ENDLESS_SECONDS and not self._settings.paired}
         limit = self._limit(task)
-        (estimate,) = limit.turn(1, warm=True)
-        paces[LIMIT] = Pace.of(estimate, self._settings.budget, self._settings.rounds)
-        contenders: dict[str, Any] = {**entrants, LIMIT: limit}
-        samples = self._guard.attempt(lambda: interleave(contenders, paces, self._meter, self._settings.least_rounds))
-        if isinstance(samples, Failure):
-            return new_row(task, skipped=f"the rounds ended in {samples}")
+        paces = self._paces({name: t for name, (_, t) in ready.items() if name not in single}, limit)
+        checks = Checks(task.shape, pool, task.dtype, self._random, max((p.rounds for p in paces.values()), default=1))
+        watched = {name: Watched(ready[name][0], self._guard, checks) for name in paces if name != LIMIT}
+        runners: dict[str, Contender] = {**watched, **({LIMIT: limit} if limit else {})}
+        before = {peer.name: peer.resident_bytes for peer in self._peers}
+        samples = interleave(runners, paces, self._meter, self._settings.least_rounds)
+        grown = {peer.name: peer.resident_bytes - before[peer.name] for peer in self._peers}
+        for name, (problem, error) in checks.verdicts(watched).items():
+            if problem:
+                results[name] = replace(results[name], reason=problem, failed=True)
+                del paces[name]
+            else:
+                results[name] = replace(results[name], error=max(results[name].error or 0.0, error))
+        results = {name: replace(m, grown_bytes=max(0, grown.get(name, 0))) for name, m in results.items()}
         return finished(task, results, samples, paces, single, limit)
+
+    def _paces(self, seconds: Mapping[str, float], limit: Limit | None) -> dict[str, Pace]:
+        """How often each is called, by the seconds of a call; the limit, too."""
+        settings = self._settings
+        found: dict[str, Pace] = {}
+        for name, taken in seconds.items():
+            rounds = settings.least_rounds if taken > ENDLESS_SECONDS else settings.rounds
+            found[name] = Pace.of(taken, settings.budget, rounds)
+        if settings.paired and found:
+            rounds = min(pace.rounds for pace in found.values())
+            found = {name: replace(pace, rounds=rounds) for name, pace in found.items()}
+        if limit is not None:
+            (estimate,) = limit.turn(1, warm=True)
+            found[LIMIT] = Pace.of(estimate, settings.budget, settings.rounds)
+        return found
 
     def _start(
         self, name: str, contender: KernelContender, threads: int, exact: Expected
@@ -182,7 +226,10 @@ class KernelBench:
             return failed(name, str(again)), None
         return result, again[0]
 
-    def _limit(self, task: Task) -> Limit:
+    def _limit(self, task: Task) -> Limit | None:
+        """What bounds CPUs in such a task; None on a card."""
+        if self.device.platform != "cpu":
+            return None
         if task.shape.phase == "decode":
             return read_limit(task.shape.kv_bytes(task.dtype))
         return self.gemm(task.dtype, task.threads)

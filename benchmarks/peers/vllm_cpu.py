@@ -9,7 +9,10 @@ print goes to stderr. An answer has ``"ok"``, and with false an ``"error"``.
 - ``{"op": "hello"}`` → name, version, torch, block_size
 - ``{"op": "prepare", "case": {…}}`` → fills a cache with the case's sequences; fields as in `Case`
 - ``{"op": "start", "threads": n, "out": path}`` → plans, calls, writes the output there; seconds of both
-- ``{"op": "turn", "calls": n, "warm": bool}`` → seconds of each of n calls, after an uncounted one if `warm`
+- ``{"op": "turn", "draws": [[q, k, v], …]}`` → seconds of a call for each, on inputs multiplied with these factors: all
+  queries, and the new tokens' keys and values, which are written into the cache before; and the first ``problem`` of an
+  output
+- ``{"op": "check", "draw": [q, k, v], "out": path}`` → one such call; its output is written there
 - ``{"op": "release"}`` → the cache is gone
 """
 
@@ -71,7 +74,17 @@ class Kernel(Protocol):
 
     def prepare(self, case: Case) -> None: ...
     def plan(self) -> None: ...
+
+    def renew(self, query: float, key: float, value: float) -> None:
+        """Multiply the inputs with these factors, write the new tokens, and put NaN into the output."""
+        ...
+
     def call(self) -> torch.Tensor: ...
+
+    def fault(self) -> str:
+        """What can be said against the last output without knowing it; empty where nothing."""
+        ...
+
     def release(self) -> None: ...
 
 
@@ -104,26 +117,47 @@ class VllmCpu:
         self._starts = starts.to(torch.int32)
         self._lengths = torch.tensor(case.seq_lens, dtype=torch.int32)
         queries = case.read("queries", case.query_tokens, case.num_heads)
-        self._query = queries[: int(starts[-1])].clone()
+        self._queries = queries[: int(starts[-1])]
+        self._query = self._queries.clone()
         self._out = torch.full_like(self._query, float("nan"))
         self._fill(case)
+        new = [self._new_tokens(case, row) for row in range(len(case.seq_lens))]
+        self._new = [torch.cat(parts) for parts in zip(*new, strict=True)]
 
     def _fill(self, case: Case) -> None:
         keys = case.read("keys", case.pool_tokens, case.num_kv_heads)
         values = case.read("values", case.pool_tokens, case.num_kv_heads)
-        positions = torch.arange(max(case.seq_lens))
         for row, (length, offset) in enumerate(zip(case.seq_lens, case.offsets, strict=True)):
-            p = positions[:length]
-            slots = self._table[row].long()[p // self.block_size] * self.block_size + p % self.block_size
-            first = 0
+            slots, first = self._slots(row, torch.arange(length)), 0
             while first < length:
                 start = (offset + first) % case.pool_tokens
                 count = min(length - first, case.pool_tokens - start)
-                rows, here = slice(start, start + count), slots[first : first + count]
-                self._ops.cpu_attn_reshape_and_cache(
-                    keys[rows], values[rows], self._keys, self._values, here, self._isa, 1.0, 1.0, "auto"
-                )
+                rows = slice(start, start + count)
+                self._write(keys[rows], values[rows], slots[first : first + count])
                 first += count
+
+    def _new_tokens(self, case: Case, row: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Keys, values and slots of what the step adds to a sequence."""
+        positions = torch.arange(case.seq_lens[row] - case.query_lens[row], case.seq_lens[row])
+        at = (positions + case.offsets[row]) % case.pool_tokens
+        keys = case.read("keys", case.pool_tokens, case.num_kv_heads)[at]
+        values = case.read("values", case.pool_tokens, case.num_kv_heads)[at]
+        return keys, values, self._slots(row, positions)
+
+    def _slots(self, row: int, positions: torch.Tensor) -> torch.Tensor:
+        return self._table[row].long()[positions // self.block_size] * self.block_size + positions % self.block_size
+
+    def _write(self, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
+        self._ops.cpu_attn_reshape_and_cache(keys, values, self._keys, self._values, slots, self._isa, 1.0, 1.0, "auto")
+
+    def renew(self, query: float, key: float, value: float) -> None:
+        torch.mul(self._queries, query, out=self._query)
+        keys, values, slots = self._new
+        self._write(keys * key, values * value, slots)
+        self._out.fill_(float("nan"))
+
+    def fault(self) -> str:
+        return "" if bool(self._out.isfinite().all()) else "an output is not finite everywhere"
 
     def plan(self) -> None:
         case = self._case
@@ -214,6 +248,11 @@ class Answers(Protocol):
     def answer(self, request: dict[str, Any]) -> dict[str, Any]: ...
 
 
+def save(out: torch.Tensor, path: str) -> None:
+    """Its raw numbers."""
+    out.view(torch.uint8).numpy().tofile(path)
+
+
 class Server:
     """Answers requests about one kernel."""
 
@@ -222,7 +261,7 @@ class Server:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         operations = {"hello": self._hello, "prepare": self._prepare, "start": self._start, "turn": self._turn}
-        return answer({**operations, "release": self._release}, request)
+        return answer({**operations, "check": self._check, "release": self._release}, request)
 
     def _hello(self) -> dict[str, Any]:
         kernel = self._kernel
@@ -237,14 +276,25 @@ class Server:
         torch.set_num_threads(threads)
         self._kernel.plan()
         plans = sorted(timed(self._kernel.plan) for _ in range(PLAN_CALLS))
-        first = timed(self._kernel.call)
-        self._kernel.call().view(torch.uint8).numpy().tofile(out)
+        self._kernel.renew(1.0, 1.0, 1.0)
+        outs: list[torch.Tensor] = []
+        first = timed(lambda: outs.append(self._kernel.call()))
+        save(outs[0], out)
         return {"plan_seconds": plans[len(plans) // 2], "first_seconds": first}
 
-    def _turn(self, calls: int, warm: bool) -> dict[str, Any]:
-        if warm:
-            self._kernel.call()
-        return {"seconds": [timed(self._kernel.call) for _ in range(calls)]}
+    def _turn(self, draws: list[list[float]]) -> dict[str, Any]:
+        seconds: list[float] = []
+        problem = ""
+        for draw in draws:
+            self._kernel.renew(*draw)
+            seconds.append(timed(self._kernel.call))
+            problem = problem or self._kernel.fault()
+        return {"seconds": seconds, "problem": problem}
+
+    def _check(self, draw: list[float], out: str) -> dict[str, Any]:
+        self._kernel.renew(*draw)
+        save(self._kernel.call(), out)
+        return {}
 
     def _release(self) -> dict[str, Any]:
         self._kernel.release()

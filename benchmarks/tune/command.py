@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +13,11 @@ from ...entrypoints.cli import options
 
 if TYPE_CHECKING:
     from ...core.attention import AttentionSpec, Device
-    from ...plugins import Offer
+    from ...plugins import Offer, Plugins
     from ...selector.judge import Judge
     from ...selector.tuned_file import TunedEntry
     from ..kernels.report import Row
-    from .measure import Regimes
+    from .run import TuneRun
 
 EXIT_NOTHING = 1
 
@@ -28,6 +28,9 @@ def tune(
     ] = "smollm2",
     backends: Annotated[
         str | None, Option(help="Which, commas between; else all that are chosen automatically here.", metavar="NAMES")
+    ] = None,
+    device: Annotated[
+        str | None, Option(help="A device here, such as cpu or cuda:1; else the best.", metavar="NAME")
     ] = None,
     dtype: Annotated[str, Option(help="Compute dtype, or auto.")] = "auto",
     batches: Annotated[str, Option(help="Sequences of a decode, commas between.", metavar="NUMBERS")] = "1,16",
@@ -42,41 +45,56 @@ def tune(
     """Measure the backends of this machine for MODEL's layers, so that the fastest right one is chosen.
 
     Every output is held against the float64 reference before its time counts.
-    The winner of each phase, over all batches and contexts, goes into a file
-    that the selector reads from then on: a backend that is named by you still
-    goes first. A file of another machine or version is not used.
+    A backend that offers configurations of itself, as triton does, gets the
+    fastest of them first. The winner of each phase, over all batches and
+    contexts, goes into a file that the selector reads from then on: a backend
+    that is named by you still goes first. A file of another machine or version
+    is not used.
 
-    Exit codes: 0 measured and written; 1 no backend could be measured; 2 refused.
+    Exit codes: 0 measured and written; 1 no backend could be measured; 2
+    refused; 130 interrupted, with what was finished by then in the file.
     """
     from ...entrypoints.cli.console import note, print_json, show_log
 
     show_log(verbose)
     from ...core.model import read_config, resolve_dtype, resolve_model
     from ...entrypoints.compose import installed_plugins
-    from ...selector import Selector, find_device
-    from ...selector.tuned_file import fingerprint, write_tuned
+    from ...selector import Selector
     from .measure import Regimes, measurable
 
     regimes = Regimes(batches=_numbers("batches", batches), contexts=_numbers("contexts", contexts))
     path = _path(output)
     plugins = installed_plugins()
-    device = find_device("cpu", plugins.hooks)
+    target = _device(device, plugins)
     selector = Selector(plugins)
-    judge = selector.judge(device)
+    judge = selector.judge(target)
     offers, left_out = _offers(backends, selector, judge)
     config = read_config(resolve_model(model, weights=False).path)
-    specs, others = measurable(config.attention_specs(resolve_dtype(dtype, config, device)).values())
+    specs, others = measurable(config.attention_specs(resolve_dtype(dtype, config, target)).values())
     for spec in others:
         note(f"layers with heads of {spec.head_size} and {spec.head_size_v} channels are not measured")
-    rows, entries = _measured(specs, regimes, rounds, offers, left_out, judge, plugins.guard)
+    runs = _runs(specs, regimes, rounds, (offers, left_out), judge, plugins)
+    entries = list(_measured(runs, path, target))
+    _tell(runs)
     if not entries:
-        raise _nothing(rows)
-    write_tuned(path, fingerprint(device), entries)
+        raise _nothing([row for run in runs for row in run.rows])
     note(f"written to {path}")
     if json:
-        print_json(_document(model, device, entries, path))
+        print_json(_document(model, target, entries, path))
     else:
         _print(entries)
+
+
+def _device(name: str | None, plugins: Plugins) -> Device:
+    """Where it is measured; raises `InvalidInput` where that is not possible."""
+    from ...selector import find_device
+
+    found = find_device(name, plugins.hooks)
+    if found.assumed:
+        raise InvalidInput("device", f"{found.name} is a profile, and no device of this machine")
+    if found.platform not in ("cpu", "cuda", "rocm"):
+        raise InvalidInput("device", f"there is no clock for {found.platform}; it is cpu, cuda or rocm")
+    return found
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -119,36 +137,58 @@ def _offers(words: str | None, selector: Any, judge: Judge) -> tuple[list[Offer]
         for offer in found:
             if reasons := judge.standing(offer)[0]:
                 raise BackendError("\n  ".join([f'backend "{offer.label}" cannot be measured here:', *reasons]))
-    if len(found) < 2:
-        names = ", ".join(offer.label for offer in found) or "none"
-        raise InvalidInput("backends", f"there is nothing to choose from: {names}")
     return found, [offer for offer in here if offer not in found]
 
 
-def _measured(
+def _runs(
     specs: Sequence[AttentionSpec],
-    regimes: Regimes,
+    regimes: Any,
     rounds: int,
-    offers: Sequence[Offer],
-    left_out: Sequence[Offer],
+    offers: tuple[list[Offer], list[Offer]],
     judge: Judge,
-    guard: Any,
-) -> tuple[list[Row], list[TunedEntry]]:
-    """With a bar on stderr."""
+    plugins: Plugins,
+) -> list[TuneRun]:
+    """One for each kind of layer; raises `InvalidInput` where there is nothing to choose from."""
     import torch
 
-    from ..progress import progress
-    from .measure import entries_for, rows_for, settings_for
+    from .run import Contest, TuneRun
 
-    every: list[Row] = []
-    entries: list[TunedEntry] = []
-    with progress("measuring", len(specs) * len(regimes.shapes(specs[0])) if specs else 0) as bar:
-        for spec in specs:
-            settings = settings_for(spec, regimes, rounds, torch.get_num_threads())
-            rows = list(bar.each("measuring", rows_for(settings, offers, judge, guard)))
-            every += rows
-            entries += entries_for(spec, rows, offers, left_out)
-    return every, entries
+    found, left_out = offers
+    contest = Contest(offers=found, left_out=left_out, regimes=regimes, rounds=rounds, threads=torch.get_num_threads())
+    runs = [TuneRun(spec, contest, judge, plugins.guard) for spec in specs]
+    if len(found) < 2 and all(run.choices < 2 for run in runs):
+        names = ", ".join(offer.label for offer in found) or "none"
+        raise InvalidInput("backends", f"there is nothing to choose from: {names}")
+    return runs
+
+
+def _measured(runs: Sequence[TuneRun], path: Path, device: Device) -> Iterator[TunedEntry]:
+    """With a bar on stderr. What is finished is written at once."""
+    from ...selector.tuned_file import fingerprint, write_tuned
+    from ..progress import progress
+
+    with progress("measuring", sum(run.steps for run in runs)) as bar:
+        for run in runs:
+            for _ in bar.each("measuring", run.measure()):
+                pass
+            entries = run.entries()
+            if entries:
+                write_tuned(path, fingerprint(device), entries)
+            yield from entries
+
+
+def _tell(runs: Sequence[TuneRun]) -> None:
+    """What lessens the trust in the choice, and what was dropped."""
+    from ...entrypoints.cli.console import note
+    from ..ab.lines import LOADED
+
+    rows = [row for run in runs for row in run.rows]
+    loaded = [load for row in rows if (load := row.other_load or 0.0) > LOADED]
+    if loaded:
+        note(f"others kept up to {max(loaded):.1f} CPUs busy: measure again on a quiet machine")
+    for run in runs:
+        for name, reason in run.dropped().items():
+            note(f"{name} was dropped: {reason}")
 
 
 def _nothing(rows: Sequence[Row]) -> Exit:

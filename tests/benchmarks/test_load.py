@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from headstock.benchmarks import load
@@ -15,6 +16,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.clock = self.user = self.stolen = self.ours = self.peer = 0.0
+        self.gone = False
 
     def run(self, seconds: float, *, ours: float = 0.0, peer: float = 0.0, others: float = 0.0, stolen: float = 0.0):
         self.clock += seconds
@@ -29,7 +31,12 @@ def machine(monkeypatch):
     it = Machine()
 
     def process(pid=None):
-        return SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=it.peer if pid else it.ours, system=0.0))
+        def used():
+            if pid and it.gone:
+                raise psutil.NoSuchProcess(pid)
+            return SimpleNamespace(user=it.peer if pid else it.ours, system=0.0)
+
+        return SimpleNamespace(cpu_times=used)
 
     def cpu_times(percpu):
         assert percpu
@@ -48,6 +55,16 @@ def machine(monkeypatch):
 def test_our_own_work_and_our_peers_is_no_disturbance(machine):
     meter = LoadMeter([7])
     machine.run(1.0, ours=1.0, peer=0.9)
+    assert meter.lap() is False
+    assert meter.average == 0
+
+
+def test_a_peer_that_ends_takes_nothing_back(machine):
+    meter = LoadMeter([7])
+    machine.run(1.0, ours=1.0, peer=0.9)
+    assert meter.lap() is False
+    machine.gone = True
+    machine.run(1.0, ours=1.0)
     assert meter.lap() is False
     assert meter.average == 0
 

@@ -23,14 +23,25 @@ class Plain:
         self.case = case
         keys = case.read("keys", case.pool_tokens, case.num_kv_heads)
         values = case.read("values", case.pool_tokens, case.num_kv_heads)
-        self.query = case.read("queries", case.query_tokens, case.num_heads)[: sum(case.query_lens)]
+        self.queries = case.read("queries", case.query_tokens, case.num_heads)[: sum(case.query_lens)]
         rows = [
             (torch.arange(n) + first) % case.pool_tokens for n, first in zip(case.seq_lens, case.offsets, strict=True)
         ]
-        self.sequences = [(keys[r], values[r]) for r in rows]
+        self.plain = [(keys[r], values[r]) for r in rows]
 
     def plan(self):
         self.threads = torch.get_num_threads()
+
+    def renew(self, query, key, value):
+        self.query, self.sequences = self.queries * query, []
+        for rows, new in zip(self.plain, self.case.query_lens, strict=True):
+            keys, values = (x.clone() for x in rows)
+            keys[-new:] *= key
+            values[-new:] *= value
+            self.sequences.append((keys, values))
+
+    def fault(self):
+        return ""
 
     def call(self):
         outs, group = [], self.case.num_heads // self.case.num_kv_heads
@@ -44,7 +55,7 @@ class Plain:
         return torch.cat(outs).contiguous()
 
     def release(self):
-        del self.sequences
+        del self.plain
 
 
 vllm_cpu.main(Plain)

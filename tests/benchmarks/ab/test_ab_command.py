@@ -63,6 +63,72 @@ class TestVerdicts:
         assert done.json["verdict"] == "slower"
 
 
+@pytest.mark.usefixtures("kernels")
+class TestCandidates:
+    """What an automatic optimiser may hand in."""
+
+    def one(self, arm, *options):
+        done = run_cli("ab", "sdpa", arm, *SMALL, "--json", "--fail-if-wrong", *options)
+        assert done.out, done.err
+        (comparison,) = done.json["comparisons"]
+        return done, comparison["verdict"], " ".join(comparison["reasons"])
+
+    @pytest.mark.parametrize(
+        ("arm", "verdict", "reason"),
+        [
+            ("crashing", "failed", "the worker of peer crashing has ended"),
+            ("ending", "failed", "the worker of peer ending has ended"),
+            ("drifting", "wrong", "wrong: error 5.0e-01 against the float64 reference, allowed is 1e-04, in a later"),
+            ("remembering", "wrong", "in a later call"),
+        ],
+    )
+    def test_one_that_fails_after_the_first_calls_is_found_out(self, arm, verdict, reason):
+        done, found, reasons = self.one(arm)
+        assert (done.code, found) == (1, verdict)
+        assert reason in reasons
+        assert done.json["lines"][0]["values"].keys() == {"sdpa"}, "the other one has its time"
+
+    def test_one_that_hangs_has_failed_when_its_time_is_up(self):
+        done, verdict, reasons = self.one("hanging", "--time-limit", "20")
+        assert (done.code, verdict) == (1, "failed")
+        assert "the worker of peer hanging has not answered for 20 s" in reasons
+
+    def test_one_that_prints_spoils_no_document(self):
+        done, verdict, reasons = self.one("talking")
+        assert (done.code, reasons) == (0, "")
+        assert verdict in ("no difference shown", "slower", "faster")
+
+    def test_one_that_keeps_memory_is_told_of(self):
+        done, _, _ = self.one("leaking")
+        assert any(note.startswith("the process of leaking grew by ") for note in done.json["notes"])
+
+    def test_one_that_takes_seconds_a_call_is_slower_and_not_unknown(self):
+        options = ("--shapes", "decode:4/2/32:2x64", "--no-check", "--rounds", "30", "--json")
+        done = run_cli("ab", "sdpa", "glacial", *options, "--fail-if-slower", "0.9")
+        assert (done.code, done.json["verdict"], done.json["ratio"]["pairs"]) == (1, "slower", 6)
+
+    def test_one_that_serves_nothing_that_is_measured_passes_no_gate(self):
+        done, verdict, reasons = self.one("narrow")
+        assert (done.code, verdict) == (1, "not compared")
+        assert "no shape that both sdpa and narrow serve" in reasons
+
+
+def test_an_interrupt_leaves_what_was_measured_and_code_130(monkeypatch):
+    from headstock.benchmarks.kernels.run import KernelBench
+
+    whole = KernelBench.rows
+
+    def one_and_an_interrupt(self):
+        yield next(whole(self))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KernelBench, "rows", one_and_an_interrupt)
+    shapes = ("--shapes", "decode:4/2/32:2x64,decode:4/2/32:1x64", "--no-check", "--rounds", "6")
+    done = run_cli("ab", "sdpa", "sdpa{}", *shapes, "--json", "--fail-if-wrong")
+    assert (done.code, done.json["interrupted"], len(done.json["lines"])) == (130, True, 1)
+    assert done.json["notes"][0] == "interrupted: 1 of 2 lines were measured"
+
+
 def test_markdown_and_the_store(tmp_path):
     db = {"HEADSTOCK_DB": str(tmp_path / "results.db")}
     done = run_cli("ab", "sdpa", "sdpa{}", *SMALL, "--markdown", "--save", environ=db)
@@ -88,6 +154,11 @@ def test_markdown_and_the_store(tmp_path):
         (("sdpa", "cpu", "--rounds", "3"), "Invalid value for '--rounds'"),
         (("sdpa", "cpu", "--threads", "999"), "threads: must be at most"),
         (("sdpa", "cpu", "--fail-if-slower", "nan"), "fail_if_slower: must be a share"),
+        (("sdpa", "cpu", "--fail-if-slower", "-1"), "fail_if_slower: must be a share"),
+        (("sdpa", "cpu", "--fail-if-slower", "98"), "fail_if_slower: must be a share"),
+        (("sdpa", "cpu", "--fail-if-slower", "98%"), "Invalid value for '--fail-if-slower'"),
+        (("sdpa", "cpu", "--time-limit", "0"), "Invalid value for '--time-limit'"),
+        (("sdpa", "cpu", "--time-limit", "nan"), "--time-limit"),
         (("sdpa", "cpu", "--html", "/no/such/folder/x.html"), "html: /no/such/folder/x.html cannot be written"),
         (("sdpa", "flashinfer"), "arm 'flashinfer' cannot take part"),
     ],

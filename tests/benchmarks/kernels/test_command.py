@@ -57,6 +57,7 @@ MEASUREMENT = {
     "spread": NUMBER,
     "samples_us": list,
     "calls": int,
+    "grown_bytes": int,
     "rate": NUMBER,
     "share": dict,
     "versus": list,

@@ -94,6 +94,15 @@ def test_one_that_ends_without_a_word_is_asked_about(command):
     assert str(dead.value) == problem
 
 
+def test_one_that_dies_without_reading_what_it_was_asked_is_closed_all_the_same():
+    it = Peer("fake", script("sys.exit()"))
+    it._process.wait(timeout=60)
+    with pytest.raises(BackendError, match="has ended"):
+        it.ask("turn")
+    assert it.resident_bytes == 0
+    it.close()
+
+
 def test_one_that_talks_nonsense_is_ended():
     with running(script("print('hello?', flush=True); time.sleep(60)")) as it:
         with pytest.raises(BackendError, match=r"answered b'hello\?"):

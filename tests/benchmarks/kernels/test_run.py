@@ -15,7 +15,7 @@ from headstock.benchmarks.kernels.limits import Limit
 from headstock.benchmarks.kernels.peer import Peer
 from headstock.benchmarks.kernels.report import Measurement
 from headstock.benchmarks.kernels.rows import LIMIT, Task, finished
-from headstock.benchmarks.kernels.run import KernelBench, Settings
+from headstock.benchmarks.kernels.run import Entry, KernelBench, Settings
 from headstock.benchmarks.kernels.shapes import Shape, choose
 from headstock.core.attention import AttentionSpec, Sizes
 from headstock.entrypoints.compose import installed_plugins
@@ -80,7 +80,7 @@ def measure(*names, peers=(), **changes):
     plugins = world(by_name=BACKENDS)
     offers = [plugins.backends.find(name) for name in names]
     judge = Selector(plugins).judge(DEVICE)
-    return list(KernelBench(settings(**changes), offers, peers, judge, plugins.guard).rows())
+    return list(KernelBench(settings(**changes), Entry.of(offers), peers, judge, plugins.guard).rows())
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,9 @@ def test_layers_with_features_are_right_in_backends_that_have_them(features):
         shapes=shapes, dtypes=("float32",), threads=(1,), rounds=3, budget=0.001, block_size=16, overheads=False
     )
     offers = [plugins.backends.find(name) for name in ("reference", "sdpa", "cpu")]
-    measured = [m for row in KernelBench(settings, offers, (), judge, plugins.guard).rows() for m in row.measurements]
+    measured = [
+        m for row in KernelBench(settings, Entry.of(offers), (), judge, plugins.guard).rows() for m in row.measurements
+    ]
     fitting = [m for m in measured if not m.reason.startswith("does not fit")]
     assert {m.name for m in fitting} >= {"reference", "cpu"}
     assert all(m.error is not None and m.error < 1e-5 and not m.failed for m in fitting), fitting
@@ -209,7 +211,7 @@ def test_threads_are_set_for_each_row_and_put_back():
     plugins = world(by_name={"counts": Counts})
     bench = KernelBench(
         settings(threads=(1, 2), shapes=SHAPES[:1]),
-        [plugins.backends.find("counts")],
+        Entry.of([plugins.backends.find("counts")]),
         (),
         Selector(plugins).judge(DEVICE),
         plugins.guard,

@@ -41,7 +41,7 @@ def test_regimes_are_batches_by_contexts_prompts_and_chunks():
     labels = [shape.label for shape in Regimes(batches=(1, 16), contexts=(64, 1024)).shapes(SPEC)]
     assert labels == [
         "decode:4/2/8:1x64", "decode:4/2/8:1x1k", "decode:4/2/8:16x64", "decode:4/2/8:16x1k",
-        "prefill:4/2/8:64", "prefill:4/2/8:1k", "chunk:4/2/8:256+64", "chunk:4/2/8:256+1k",
+        "prefill:4/2/8:64", "prefill:4/2/8:1k", "chunk:4/2/8:64+64", "chunk:4/2/8:256+1k",
     ]  # fmt: skip
 
 
