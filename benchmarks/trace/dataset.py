@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -160,8 +161,8 @@ def read_dataset(folder: str, wanted: str) -> Contents:
     Raises `InvalidInput` where the folder is no data set, a file is not as the schema says, nothing fits, or the path
     of a file leads out of the folder.
     """
-    root = Path(folder).expanduser()
-    if not (root / "definitions").is_dir():
+    root = Path(os.path.expanduser(folder))
+    if not os.path.isdir(root / "definitions"):
         raise InvalidInput("dataset", f"{folder} has no folder definitions: it is no data set of FlashInfer-Trace")
     contents = Contents()
     every = _definitions(root)

@@ -157,7 +157,7 @@ def new_folder(name: str) -> Iterator[Path]:
 
     Raises `InvalidInput` where it is there already and holds anything, or cannot be written.
     """
-    target = Path(name).expanduser().absolute()
+    target = Path(os.path.expanduser(name)).absolute()
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise InvalidInput("folder", f"{name} is there already; name a new folder, or an empty one")

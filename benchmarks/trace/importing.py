@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from ...core.attention import LAYOUTS, AttentionBatch, KVCache, LayerParams, cou
 from ...core.attention.batch import host_ints
 from ...core.errors import HeadstockError, InvalidInput
 from ...core.live import Tape, TapedGroup
+from ...entrypoints.cli.console import check_writable
 from .dataset import Contents, Skipped, Source, Unfit
 from .forms import DECODE
 
@@ -146,14 +147,15 @@ def write(steps: Iterable[Step], path: str) -> None:
 
 @contextmanager
 def _new_tape(path: str) -> Iterator[Tape]:
-    target = Path(path).expanduser()
-    if target.exists():
+    target = os.path.expanduser(path)
+    if os.path.exists(target):
         raise InvalidInput("recording", f"{path} is there already; name a new file")
+    check_writable("recording", target)
     tape = Tape(target, limit=2**62)
     try:
         yield tape
     except BaseException:
-        target.unlink(missing_ok=True)
+        os.unlink(target)
         raise
     finally:
         tape.close()

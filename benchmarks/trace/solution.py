@@ -79,7 +79,7 @@ class TraceAttention:
     """
 
     def __init__(self, backend: str, definition: str, options: Mapping[str, Any] | None = None) -> None:
-        """Raises `InvalidInput` for a definition that is none of ours, `BackendError` for an unknown backend."""
+        """Raises `InvalidInput` for a definition that is none of ours."""
         form = read_name(definition)
         if form is None:
             raise InvalidInput("definition", f"{definition!r} is not one that Headstock has written")
@@ -90,7 +90,7 @@ class TraceAttention:
         self._at: dict[tuple[torch.device, AttentionSpec], _Instance] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, Tensor]:
-        """Raises `BackendError` with all reasons where the backend cannot compute this here."""
+        """Raises `BackendError` with all reasons where the backend is unknown or cannot compute this here."""
         given = dict(zip(self._names, inputs, strict=True))
         query, form = given["q"], self._form
         batch = _paged_batch(given, form) if form.paged else _ragged_batch(given)
@@ -173,7 +173,10 @@ def _device(name: str) -> Any:
 
     here = probe(installed_plugins().hooks)
     wanted = str(torch.device(name, 0) if name == "cuda" else torch.device(name))
-    return next(d for d in here if d.torch_device == wanted)
+    found = [device for device in here if device.torch_device == wanted]
+    if not found:
+        raise BackendError(f"backends compute on {', '.join(d.torch_device for d in here)} here, not on {wanted}")
+    return found[0]
 
 
 def _make(

@@ -8,7 +8,6 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
@@ -83,7 +82,7 @@ class Recording:
 def read_recording(path: str | os.PathLike[str]) -> Recording:
     """Raises `InvalidInput` where the file cannot be read, is no recording, or is of a newer version."""
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with open(os.path.expanduser(path), "rb") as file:
             return _read(str(path), file)
     except OSError as error:
         raise InvalidInput("recording", f"{path} cannot be read: {error.strerror}") from error

@@ -16,7 +16,6 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ class Tape:
         self._on = True
         self._known: tuple[TapedGroup, ...] = ()
         try:
-            self._file = os.open(Path(path).expanduser(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = os.open(os.path.expanduser(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError as error:
             raise InvalidInput("record_attention", f"{path} cannot be written: {error.strerror}") from error
         self._write({"frame": "file", "kind": KIND, "version": VERSION, "headstock": __version__, "tensors": tensors})

@@ -49,8 +49,8 @@ def check_writable(name: str, file: str | None) -> None:
     if file in (None, "-"):
         return
     path = Path(file).absolute()
-    new = not path.exists()
     try:  # asking for permission is not enough: root may write where no file can be made
+        new = not path.exists()
         path.open("ab").close()
     except OSError as error:
         raise InvalidInput(name, f"{file} cannot be written: {error.strerror}") from error

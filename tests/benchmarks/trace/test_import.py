@@ -365,6 +365,8 @@ def test_nothing_is_written_over_and_nothing_half_is_left(dataset, tmp_path, mon
     [
         (("/no/such/folder", "TAPE"), "has no folder definitions"),
         ((__file__, "TAPE"), "has no folder definitions"),
+        (("x" * 5000, "TAPE"), "has no folder definitions"),
+        (("~nobody-of-this-name/x", "TAPE"), "has no folder definitions"),
         (("SET", "TAPE", "--definition", "gqa_x*"), "none of"),
         (("SET", "TAPE", "--definition", "gemm_n8_k8"), "gemm_n8_k8: its name is none of"),
         (("SET", "TAPE"), "holds no attention workload that can be imported"),
@@ -376,6 +378,27 @@ def test_what_cannot_be_imported_is_refused(dataset, tmp_path, arguments, proble
     assert (done.code, done.out) == (2, "")
     assert problem in " ".join(done.err.split()), done.err
     assert not (tmp_path / "a.tape").exists()
+
+
+@pytest.mark.parametrize("place", ["/no/such/folder/x", "x" * 5000, "~nobody-of-this-name/x"])
+def test_a_place_where_no_file_can_be_is_refused_by_its_name(dataset, place):
+    dataset.add(DECODE, AXES, TENSORS)
+    done = run_cli("trace", "import", str(dataset.root), place)
+    assert (done.code, done.out) == (2, "")
+    assert f"recording: {place} cannot be written" in " ".join(done.err.split())
+
+
+def test_the_length_of_the_last_page_may_have_an_axis_that_nobody_defines(dataset, tmp_path):
+    """As in FlashInfer's own prefills over pages of 64."""
+    name = "gqa_paged_prefill_causal_h4_kv2_d8_ps4_fp32"
+    document = foreign(name)
+    del document["axes"]["batch_size"]
+    dataset.define(document)
+    axes = {"total_q": 3, "num_pages": 9, "len_indptr": 3, "num_kv_indices": 4}
+    dataset.add(name, axes, TENSORS | {"qo_indptr": ints(0, 2, 3)})
+    done, recording = imported(dataset, tmp_path)
+    assert done.code == 0
+    assert recording.steps[0].rows(0) == ((2, 9), (1, 4))
 
 
 def test_a_metadata_recording_goes_both_ways(tmp_path):

@@ -22,6 +22,7 @@ import pytest
 
 from headstock.core.engine import EngineCore
 from headstock.core.errors import HeadstockError
+from headstock.core.live import read_recording
 from headstock.core.model import ModelFolder
 from headstock.entrypoints.cli import extras
 from headstock.entrypoints.server.listen import Address
@@ -256,6 +257,25 @@ def test_an_engine_process_that_is_gone_is_told_within_seconds(folder: ModelFold
         assert time.monotonic() - told < 30, "a busy machine is given time; a quiet one takes five seconds"
         assert process.wait(PATIENCE) == 1
         assert not engine.is_running()
+
+
+def test_a_server_that_is_killed_leaves_a_recording_of_all_it_computed(folder: ModelFolder, tmp_path: Path) -> None:
+    """In the middle of two streams, of which eight tokens and more were heard."""
+    tape = tmp_path / "attention.tape"
+    with started(folder, "--record-attention", str(tape), "--record-tensors") as (process, url):
+        heard = [lines(request(url, "POST", "/v1/completions", {**LONG, "n": 8})) for _ in range(2)]
+        for each in heard:
+            told = 0
+            while told < 64:
+                told += next(each).startswith("data: ")
+        process.kill()
+        process.wait(PATIENCE)
+    recording = read_recording(tape)
+    assert [step.number for step in recording.steps] == list(range(1, len(recording.steps) + 1))
+    assert len(recording.steps) >= 8
+    assert all(len(step.tensors) == len(step.groups) for step in recording.steps[:-1])
+    done = run_cli("replay", str(tape), "--attention-backend", "reference", "--limit", "4")
+    assert done.code == 0, done.out + done.err
 
 
 def child_of(process: subprocess.Popen[str]) -> psutil.Process:
