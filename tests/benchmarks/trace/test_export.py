@@ -32,6 +32,11 @@ class Fast(ReferenceBackend):
         super().forward(layer, query, out=out, **rest)
         out[-1] *= 1.5
 
+class OtherSums(ReferenceBackend):
+    def forward(self, layer, query, *, lse_out, **rest):
+        super().forward(layer, query, lse_out=lse_out, **rest)
+        lse_out.mul_(1.1)
+
 class Broken(ReferenceBackend):
     def forward(self, layer, query, **rest):
         raise RuntimeError("no kernel image")
@@ -174,13 +179,13 @@ def test_traces_say_what_came_of_the_solution(solved):
 
 
 @pytest.mark.parametrize(("backend", "status", "correctness"), [
-    ("fast", "INCORRECT_NUMERICAL", True), ("broken", "RUNTIME_ERROR", False),
+    ("fast", "INCORRECT_NUMERICAL", True), ("sums", "INCORRECT_NUMERICAL", True), ("broken", "RUNTIME_ERROR", False),
 ])  # fmt: skip
 def test_a_wrong_backend_gets_no_speed(tape, site, tmp_path, backend, status, correctness):
     write_distribution(
         site,
         "kernels",
-        backends={"fast": "trace_kernels:Fast", "broken": "trace_kernels:Broken"},
+        backends={"fast": "trace_kernels:Fast", "sums": "trace_kernels:OtherSums", "broken": "trace_kernels:Broken"},
         modules={"trace_kernels": WRONG},
     )
     done = run_cli("trace", "export", tape, str(tmp_path / "set"), "--attention-backend", backend, "--limit", "1")
@@ -244,6 +249,27 @@ def test_names_are_those_of_flashinfer_and_lead_back(spec, rows, name):
     form = form_of(AttentionSpec(**(PLAIN | spec)), rows)
     assert form.name == name
     assert read_name(name) == form
+
+
+ORDER = {
+    "gqa_paged_decode_h32_kv8_d128_ps1": "q k_cache v_cache kv_indptr kv_indices sm_scale",
+    "gqa_paged_decode_h32_kv8_d128_ps64": "q k_cache v_cache kv_indptr kv_indices kv_last_page_len sm_scale",
+    "gqa_paged_prefill_causal_h32_kv8_d128_ps64": (
+        "q k_cache v_cache qo_indptr kv_indptr kv_indices kv_last_page_len sm_scale"
+    ),
+    "gqa_ragged_prefill_causal_h32_kv8_d128": "q k v qo_indptr kv_indptr sm_scale",
+}
+"""Inputs of definitions in FlashInfer's own data set."""
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_inputs_stand_in_the_order_of_flashinfers_data_set(name):
+    form = read_name(name)
+    assert form is not None
+    document = definition(form)
+    assert list(document["inputs"]) == ORDER[name].split()
+    assert list(document["outputs"]) == ["output", "lse"]
+    assert {tensor["dtype"] for tensor in document["inputs"].values()} == {"bfloat16", "int32", "float32"}
 
 
 def test_layers_that_cannot_be_said_are_left_out_and_told(tape, tmp_path, monkeypatch):
