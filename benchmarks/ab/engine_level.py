@@ -21,7 +21,7 @@ from ..progress import Bar
 from .arms import Arm
 from .kernel_level import check_arm
 from .lines import not_compared, notes_on, numerics_first
-from .numerics import SCORED, divergences, first_difference
+from .numerics import SCORED, answer_divergences, divergences, first_difference
 from .remote_engine import Memory, RemoteEngine
 from .report import AbReport, ArmReport, Comparison, Line
 from .verdicts import LEAST, Ratio, drift, paired_ratio
@@ -160,17 +160,21 @@ def _numerics(baseline: str, engines: Mapping[str, RemoteEngine]) -> dict[str, d
     prompts = [request.token_ids for request in first.workload.requests]
     sequences = [(*prompt, *answer) for prompt, answer in zip(prompts, own.token_ids, strict=True)][:SCORED]
     scores = first.score(sequences)
+    asked = prompts[:SCORED], [len(answer) for answer in own.token_ids[:SCORED]]
+    answers = first.answers(*asked)
     found: dict[str, dict[str, float]] = {}
     for name, engine in engines.items():
-        if name == baseline or not engine.turns or not scores:
+        if name == baseline or not engine.turns or not (scores and answers):
             continue
-        if not (theirs := engine.score(sequences)):
+        given, drawn = engine.score(sequences), engine.answers(*asked)
+        if not (given and drawn):
             continue
-        apart = divergences(scores, theirs)
+        apart, decoding = divergences(scores, given), answer_divergences(answers, drawn)
         found[name] = {
             "token agreement": agreement(own, engine.turns[0]),
             "mean KL": mean(apart),
             "largest KL": max(apart),
+            "mean KL, decoding": mean(decoding),
         }
         place = first_difference(own.token_ids, engine.turns[0].token_ids)
         if place is not None:
@@ -193,13 +197,13 @@ def _once(plan: EnginePlan, metric: str, unit: str, values: Mapping[str, float])
 
 
 def _judged(report: ArmReport, numerics: Mapping[str, float], max_kl: float) -> ArmReport:
-    if numerics.get("mean KL", 0.0) <= max_kl:
-        return report
-    problem = (
-        f"wrong: the distributions of the next token are {numerics['mean KL']:.3g} nats from the baseline's in the "
-        f"mean, allowed are {max_kl:g}"
+    problems = tuple(
+        f"wrong: the distributions of the next token are {numerics[name]:.3g} nats from the baseline's in the "
+        f"mean{where}, allowed are {max_kl:g}"
+        for name, where in (("mean KL", ""), ("mean KL, decoding", " while decoding"))
+        if numerics.get(name, 0.0) > max_kl
     )
-    return replace(report, problems=(*report.problems, problem))
+    return replace(report, problems=(*report.problems, *problems))
 
 
 def _line(plan: EnginePlan, metric: str, turns: Mapping[str, Sequence[Turn]], samples: Samples) -> Line:

@@ -6,6 +6,7 @@ The protocol is that of `peers/vllm_cpu.py`, with other operations:
 - ``{"op": "load", "model": folder, "settings": {…}, "requests": [[ids, tokens], …]}`` → the engine is there
 - ``{"op": "turn"}`` → the workload computed once: the fields of `Turn`
 - ``{"op": "score", "sequences": [ids, …]}`` → log probabilities by token, position and sequence
+- ``{"op": "answers", "prompts": [ids, …], "lengths": [tokens, …]}`` → the same by token of each answer, with the token
 - ``{"op": "attention_time"}`` → what attention takes in a turn
 - ``{"op": "memory"}`` → peaks since the process began
 
@@ -33,7 +34,7 @@ from ...selector import find_device
 from ..engine.arm import Arm
 from ..engine.workload import Request, Workload
 from ..peers.vllm_cpu import answer
-from .numerics import score
+from .numerics import answers, score
 from .worker import run_worker
 
 
@@ -51,6 +52,7 @@ class EngineServer:
             "load": self._load,
             "turn": self._turn,
             "score": self._score,
+            "answers": self._answers,
             "attention_time": self._attention_time,
             "memory": self._memory,
         }
@@ -88,6 +90,10 @@ class EngineServer:
         """JSON has no numbers for keys."""
         _, llm = self._engine
         return {"scores": [[list(d.items()) for d in positions] for positions in score(llm, sequences)]}
+
+    def _answers(self, prompts: list[list[int]], lengths: list[int]) -> dict[str, Any]:
+        _, llm = self._engine
+        return {"answers": [[(t, list(d.items())) for t, d in own] for own in answers(llm, prompts, lengths)]}
 
     def _attention_time(self) -> dict[str, Any]:
         arm, _ = self._engine

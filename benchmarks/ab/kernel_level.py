@@ -57,9 +57,11 @@ def start_arms(stack: ExitStack, arms: Sequence[Arm], block_size: int, seconds: 
     return peers
 
 
-def check_arm(arm: Arm) -> str:
-    """What the conformance kit, at level quick, has against an arm; empty where it conforms."""
-    words = ["check", arm.backend, "--device", "cpu", "--json"]
+def check_arm(arm: Arm, device: str | None = None) -> str:
+    """What the conformance kit, at level quick, has against an arm on the best device here or this one; empty where it
+    conforms."""
+    words = ["check", arm.backend, "--json"]
+    words += ["--device", device] if device else []
     words += ["--attention-backend-config", arm.config] if arm.config else []
     command = [arm.python, "-m", "headstock", *words]
     try:
@@ -98,7 +100,9 @@ def compare_kernels(
     notes: list[str] = []
     with ExitStack() as stack:
         peers = start_arms(stack, arms, settings.block_size, seconds)
-        against = [bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if check else "" for arm in arms]
+        against = [
+            bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a, "cpu")) if check else "" for arm in arms
+        ]
         found = [about(arm, peer, problem) for arm, peer, problem in zip(arms, peers, against, strict=True)]
         sound = [peer for peer, arm in zip(peers, found, strict=True) if not arm.problems]
         try:

@@ -17,6 +17,8 @@ LEAST = 1e-12
 
 Distribution = Mapping[int, float]
 """Log probabilities of the likeliest tokens."""
+Answer = Sequence[tuple[int, Distribution]]
+"""Tokens, and what each was drawn from."""
 
 
 def score(llm: LLM, sequences: Sequence[Sequence[int]]) -> list[list[Distribution]]:
@@ -26,6 +28,23 @@ def score(llm: LLM, sequences: Sequence[Sequence[int]]) -> list[list[Distributio
     outputs = llm.generate([{"prompt_token_ids": list(s)} for s in sequences], params, use_tqdm=False)
     return [
         [{token: found.logprob for token, found in d.items()} for d in output.prompt_logprobs or () if d is not None]
+        for output in outputs
+    ]
+
+
+def answers(llm: LLM, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[Answer]:
+    """What `llm` answers, greedy, with the distribution that each token was drawn from: all but the first were decoded,
+    which what `score` gives is not."""
+    llm.reset_prefix_cache()
+    params = [
+        SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, logprobs=TOP, detokenize=False) for n in lengths
+    ]
+    outputs = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], params, use_tqdm=False)
+    return [
+        [
+            (token, {t: found.logprob for t, found in d.items()})
+            for token, d in zip(output.outputs[0].token_ids, output.outputs[0].logprobs or (), strict=True)
+        ]
         for output in outputs
     ]
 
@@ -47,6 +66,17 @@ def divergences(one: Sequence[Sequence[Distribution]], other: Sequence[Sequence[
     return [
         divergence(p, q) for mine, theirs in zip(one, other, strict=True) for p, q in zip(mine, theirs, strict=True)
     ]
+
+
+def answer_divergences(one: Sequence[Answer], other: Sequence[Answer]) -> list[float]:
+    """At every token that both drew after equal tokens: the first one that differs is the last of an answer."""
+    found: list[float] = []
+    for mine, theirs in zip(one, other, strict=True):
+        for (token, p), (drawn, q) in zip(mine, theirs, strict=False):
+            found.append(divergence(p, q))
+            if token != drawn:
+                break
+    return found
 
 
 def first_difference(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> int | None:

@@ -15,7 +15,7 @@ from ..engine.arm import Turn
 from ..engine.workload import Workload
 from ..kernels.peer import Peer, PeerRefusal
 from .arms import Arm
-from .numerics import Distribution
+from .numerics import Answer, Distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,12 @@ class RemoteEngine:
         """The distributions at every position of `sequences` but the first; empty where it has failed."""
         answer = self._ask("score", sequences=[list(sequence) for sequence in sequences])
         return [[{int(t): p for t, p in d} for d in positions] for positions in answer["scores"]] if answer else []
+
+    def answers(self, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[Answer]:
+        """What it answers, and the distribution of each token; empty where it has failed."""
+        answer = self._ask("answers", prompts=[list(prompt) for prompt in prompts], lengths=list(lengths))
+        found = answer["answers"] if answer else []
+        return [[(token, {int(t): p for t, p in d}) for token, d in tokens] for tokens in found]
 
     def attention_milliseconds(self) -> float:
         """What all layers' attention takes in one turn, taken down span by span; the turn does not count."""

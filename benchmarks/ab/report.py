@@ -156,7 +156,7 @@ class AbReport:
         for label, time in ratios.items():
             if label not in self.wrong:
                 errors = [line.errors[label] for line in self.lines if label in line.errors]
-                errors += [self.numerics[label]["mean KL"]] if label in self.numerics else []
+                errors += [value for name, value in self.numerics.get(label, {}).items() if name.startswith("mean KL")]
                 memory = {line.metric: line.values[label] for line in self.lines if label in line.values}
                 most = next((memory[metric] for metric in MEMORY if metric in memory), None)
                 found[label] = Point(time=time, error=max(errors, default=0.0), memory=most)

@@ -10,18 +10,35 @@ from pathlib import Path
 
 import pytest
 
+from headstock.core.worker import worker
+
 from .plugins import forget_modules, write_distribution
 from .tree import ROOT
 
 AITER = "0.1.20.post1"
 CARD = """
-import sys
+import functools, sys, time
+from headstock.core.worker import worker
 from headstock.plugins import hookimpl
 from headstock.selector.devices import installed_libraries
 from support.doubles import aiter
 from support.doubles.devices import pretend
+from support.graphs import Recorder
+
+
+def delayed(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        time.sleep({delay})
+        return function(*args, **kwargs)
+
+    return call
+
 
 sys.modules.update(aiter.aiter())
+module = sys.modules["aiter.ops.attention"]
+module.paged_attention_v1 = delayed(module.paged_attention_v1)
+worker.recorder_for = lambda device: Recorder()
 
 
 @hookimpl
@@ -31,14 +48,17 @@ def headstock_device_probes():
 
 
 @contextmanager
-def mi300x(site: Path, patch: pytest.MonkeyPatch) -> Iterator[Path]:
+def mi300x(site: Path, patch: pytest.MonkeyPatch, *, delay: float = 0.0) -> Iterator[Path]:
     """The best device of this machine is an MI300X with AITER, for this process and those that it starts.
 
-    Its memory is the host's, and AITER is the double. Gives `site`, which is on the path for further modules.
+    Its memory is the host's, its graphs are those of `graphs.Recorder`, and AITER is the double, whose paged attention
+    takes `delay` seconds longer than it does. Gives `site`, which is on the path for further modules.
     """
     site.mkdir()
     write_distribution(site, "amd-aiter", AITER)
-    write_distribution(site, "pretended", hooks={"card": "pretended_card"}, modules={"pretended_card": CARD})
+    modules = {"pretended_card": CARD.format(delay=delay)}
+    write_distribution(site, "pretended", hooks={"card": "pretended_card"}, modules=modules)
+    patch.setattr(worker, "recorder_for", worker.recorder_for)  # which the package replaces
     before = set(sys.modules)
     patch.syspath_prepend(str(site))
     path = [str(site), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]

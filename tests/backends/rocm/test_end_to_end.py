@@ -6,20 +6,22 @@ import pytest
 
 from support.cards import mi300x
 from support.cli import run_cli
+from support.pages import commands, page
 from support.plugins import write_distribution
 from support.tiny import tiny_folder
 
 KERNELS = """
 from aiter.ops.attention import paged_attention_v1
 
+own = paged_attention_v1.__wrapped__
 calls = []
 
 def fast(**given):
     calls.append(len(given["context_lens"]))
-    return paged_attention_v1(**given)
+    return own(**given)
 
 def wrong(**given):
-    paged_attention_v1(**given)
+    own(**given)
     given["out"].mul_(1.5)
 """
 ENGINE = ("--dtype", "float16", "--enforce-eager", "--kv-cache-memory", "16M", "--max-tokens", "6", "--ignore-eos")
@@ -86,3 +88,30 @@ def test_one_that_is_not_there_is_told_before_weights_are_loaded(model, monkeypa
     assert (result.code, result.out) == (2, "")
     assert "my_kernels:slow, put in its place, cannot be loaded" in result.err
     assert "flag (--aiter-op)" in result.err
+
+
+class TestAb:
+    """AITER's own takes 0.3 s longer than the function in its place: what the verdict says is true by construction."""
+
+    SMALL = ("--no-check", "--rounds", "6", "--num-prompts", "2", "--input-len", "8", "--output-len", "5")
+
+    @pytest.fixture
+    def card(self, tmp_path, monkeypatch):
+        with mi300x(tmp_path / "site", monkeypatch, delay=0.3) as site:
+            (site / "my_kernels.py").write_text(KERNELS)
+            yield site
+
+    @pytest.mark.usefixtures("card")
+    def test_an_op_is_an_arm_of_whole_engines(self, tmp_path):
+        shape = {"num_hidden_layers": 1, "max_window_layers": 1, "use_sliding_window": False}
+        model = str(tiny_folder(tmp_path, head_dim=64, torch_dtype="float16", **shape).path)
+        (words,) = [words for words in commands(page("compare.md")) if "+paged_attention=" in " ".join(words)]
+        assert words in commands(page("try-an-amd-kernel.md"))
+        words = [model if word == "./my-model" else word for word in words]
+        wrong = words[2].replace(":fast", ":wrong")
+        done = run_cli(*words[:3], wrong, *words[3:], "--engine-dtype", "float16", *self.SMALL, "--json")
+        assert done.code == 0, done.err
+        fast, wrong = done.json["comparisons"]
+        assert (fast["verdict"], wrong["verdict"], wrong["ratio"]) == ("faster", "wrong", None)
+        assert fast["ratio"]["low"] > 1.2
+        assert done.json["arms"][1]["options"] == {"aiter_ops": {"paged_attention": "my_kernels:fast"}}

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from headstock.benchmarks.ab.html import to_html
-from headstock.benchmarks.ab.numerics import divergence, divergences, first_difference
+from headstock.benchmarks.ab.numerics import answer_divergences, divergence, divergences, first_difference
 from headstock.benchmarks.ab.options import ReportOptions
 from headstock.benchmarks.ab.report import read_report
 from headstock.benchmarks.ab.showing import show, to_markdown
@@ -45,6 +45,14 @@ def test_the_first_difference_is_the_earliest_of_all_answers():
     assert first_difference([(1, 2)], [(1, 2)]) is None
 
 
+def test_answers_are_compared_to_the_first_token_that_differs():
+    one, other = distribution(a=0.5), distribution(a=0.25)
+    apart = divergence(one, other)
+    mine, theirs = [(1, one), (2, one), (3, one)], [(1, one), (7, other), (3, other)]
+    assert answer_divergences([mine], [theirs]) == [0.0, apart]
+    assert answer_divergences([mine, mine], [mine, mine[:1]]) == [0.0] * 4
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> str:
     return str(tiny_folder(tmp_path_factory.mktemp("tiny")).path)
@@ -66,6 +74,7 @@ def test_right_arms_are_compared_in_throughput_and_latencies(model, capsys, monk
     for arm in ("reference", "sdpa{}"):
         assert document["numerics"][arm]["token agreement"] == 1.0
         assert document["numerics"][arm]["mean KL"] < 1e-9
+        assert document["numerics"][arm]["mean KL, decoding"] < 1e-9
         assert "first divergence, token" not in document["numerics"][arm]
     for line in document["lines"][-2:]:
         assert set(line["values"]) == {"sdpa", "reference", "sdpa{}"}
@@ -96,6 +105,36 @@ def test_an_arm_with_other_distributions_is_wrong(model):
     assert (done.code, done.json["verdict"], done.json["ratio"]) == (1, "wrong", None)
     assert "nats from the baseline's in the mean, allowed are 0.0001" in done.json["comparisons"][0]["reasons"][0]
     assert engines(model, "sdpa", "wrong", options=("--rounds", "6", "--max-kl", "100")).json["ratio"] is not None
+
+
+FIRST_RIGHT = """
+from headstock.backends.sdpa import SdpaBackend
+
+class FirstRight(SdpaBackend):
+    def plan(self, batch):
+        self.decodes = batch.max_query_len == 1
+        return super().plan(batch)
+
+    def forward(self, layer, query, *, out, **rest):
+        super().forward(layer, query, out=out, **rest)
+        if self.decodes:
+            out.mul_(1.5)
+"""
+"""Prompts, and so what is given, come out right."""
+
+
+def test_an_arm_that_only_decodes_wrong_is_wrong(model, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    site.mkdir()
+    backends, modules = {"first": "first_right:FirstRight"}, {"first_right": FIRST_RIGHT}
+    write_distribution(site, "first", backends=backends, modules=modules)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    document = engines(model, "sdpa", "first").json
+    numerics = document["numerics"]["first"]
+    assert numerics["mean KL"] < 1e-9 < numerics["mean KL, decoding"]
+    assert (document["verdict"], document["ratio"]) == ("wrong", None)
+    assert "in the mean while decoding, allowed are 0.0001" in document["comparisons"][0]["reasons"][0]
 
 
 LASTING = """
