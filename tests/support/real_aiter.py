@@ -312,6 +312,21 @@ def unified(made_up: int) -> dict[str, Any]:
     return {"launched": launched, **kit(InHalf, made_up)}
 
 
+class Undeclared(InHalf):
+    """Does not say that it needs zeros where nobody's keys are."""
+
+    @classmethod
+    def capabilities(cls, device: Device) -> Any:
+        return replace(super().capabilities(device), needs_zeroed_cache=False)
+
+
+def tails() -> dict[str, Any]:
+    """What the kit says of unified attention where NaN lies behind a row's last key."""
+    loaded()
+    found = outcomes(Undeclared, card(), only={"unowned"})
+    return {"failed": failed(found), "passed": sorted(passed(found))}
+
+
 class Counted:
     """A Triton kernel, and how often it is launched."""
 
@@ -344,6 +359,7 @@ def kit(cls: type, made_up: int, options: Any = None) -> dict[str, Any]:
 QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "interface": interface,
     "unified": unified,
+    "tails": tails,
     "flash": flash,
     "paged": paged,
 }

@@ -94,6 +94,11 @@ def test_unified_attention_conforms_through_its_own_kernels(ask):
     assert found["launched"].keys() == {"kernel_unified_attention_2d", "kernel_unified_attention_3d", "reduce_segments"}
 
 
+@interpreted
+def test_unified_attention_needs_a_zeroed_cache(ask):
+    assert any("nan" in reason for _, reason, _ in ask("tails")["failed"])
+
+
 def test_flash_attention_conforms_through_its_own_python(ask):
     found = ask("flash", 300)
     assert found["failed"] == []
