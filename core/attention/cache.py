@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,12 +46,13 @@ class Plane:
         return self.stack(1, device)[0]
 
     def stack(self, count: int, device: str) -> Tensor:
-        """`count` zeroed tensors in one piece of memory, (count, …).
+        """`count` zeroed tensors in one piece of memory, (count, …), a multiple of the first dimension's stride apart.
 
         On CPUs memory is taken as it is written: numpy asks for zero pages, torch writes them.
         """
-        apart = -(-self.elements // ALIGNMENT) * ALIGNMENT
-        total = (count - 1) * apart + self.elements
+        unit = math.lcm(ALIGNMENT, max(self._steps[0], 1))
+        apart = -(-self.elements // unit) * unit
+        total = count * apart
         if device == "cpu":
             pages = np.zeros(max(total * self.dtype.itemsize, 1), dtype=np.uint8)
             storage = torch.frombuffer(pages, dtype=self.dtype, count=total)

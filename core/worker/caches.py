@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class LayerCaches:
         self, selection: AttentionSelection, specs: Mapping[str, AttentionSpec], kv: KVCacheConfig, device: Device
     ) -> None:
         """Raises `CapacityError` where a backend cannot address a cache that large, and `BackendError` for a layout
-        whose planes do not count blocks."""
+        whose planes do not count blocks that are runs of memory."""
         _require_addressable(selection, specs, kv.num_blocks, device)
         self._device = device.torch_device
         where = places([group.layer_names for group in kv.groups], kv_layers(selection, specs))
@@ -35,20 +36,15 @@ class LayerCaches:
         alike: dict[Plane, list[tuple[object, str]]] = {}
         for place, named in planes.items():
             for name, plane in named.items():
-                if plane.shape[0] != kv.num_blocks:
-                    raise BackendError(
-                        f"KV layout {selection.layout.name}: the first dimension of plane {name} is {plane.shape[0]}, "
-                        f"not the {kv.num_blocks} blocks; put blocks first, with other strides if need be"
-                    )
+                _require_blocks(selection.layout.name, name, plane, kv.num_blocks)
                 alike.setdefault(plane, []).append((place, name))
-        tensors: dict[tuple[object, str], Tensor] = {}
-        self._stacks: list[Tensor] = []
-        """(planes, blocks, …), in dtypes that torch fills by index."""
-        for plane, users in alike.items():
-            stack = plane.stack(len(users), self._device)
-            tensors.update(zip(users, stack.unbind(), strict=True))
-            self._stacks.append(stack.view(torch.uint8) if stack.element_size() == 1 else stack)
-        made = {
+        self._alike = [_Alike(plane, len(users), self._device) for plane, users in alike.items()]
+        tensors = {
+            user: tensor
+            for made, users in zip(self._alike, alike.values(), strict=True)
+            for user, tensor in zip(users, made.tensors, strict=True)
+        }
+        caches = {
             place: KVCache(
                 layout=selection.layout,
                 planes={name: tensors[place, name] for name in named},
@@ -56,7 +52,7 @@ class LayerCaches:
             )
             for place, named in planes.items()
         }
-        self.by_layer: dict[str, KVCache] = {name: made[place] for name, place in where.items()}
+        self.by_layer: dict[str, KVCache] = {name: caches[place] for name, place in where.items()}
         needing = {name for name in specs if selection.choices[name].cls.capabilities(device).needs_zeroed_cache}
         self._zeroed = [
             (index, group) for index, group in enumerate(kv.groups) if not needing.isdisjoint(group.layer_names)
@@ -71,8 +67,38 @@ class LayerCaches:
         if blocks:
             # The host's memory is not pinned: nothing waits for the copy, and nothing can change under it.
             there = torch.tensor(blocks).to(self._device, non_blocking=True)
-            for stack in self._stacks:
-                stack.index_fill_(1, there, 0)
+            for planes in self._alike:
+                planes.zero(there)
+
+
+class _Alike:
+    """Equal planes in one piece of memory, of which a block is a row in each.
+
+    So one launch fills rows wherever they lie. Over the planes as they are it would be one for each two gigabytes, as
+    torch's kernels count in 32 bits what lies between the elements of one launch.
+    """
+
+    def __init__(self, plane: Plane, count: int, device: str) -> None:
+        stack = plane.stack(count, device)
+        self.tensors = stack.unbind()
+        apart, block = stack.stride()[:2]
+        numbers = stack.view(torch.uint8) if stack.element_size() == 1 else stack  # what torch fills by index
+        self._rows = numbers.as_strided((count * (apart // block), block), (block, 1))
+        self._first = torch.arange(count, device=device)[:, None] * (apart // block)
+
+    def zero(self, blocks: Tensor) -> None:
+        """`blocks`: int64 (n,)."""
+        self._rows.index_fill_(0, (self._first + blocks).flatten(), 0)
+
+
+def _require_blocks(layout: str, name: str, plane: Plane, num_blocks: int) -> None:
+    """Raise `BackendError` for a plane that does not count blocks, each of them one run of memory."""
+    if plane.shape[0] != num_blocks:
+        found = f"the first dimension of plane {name} is {plane.shape[0]}, not the {num_blocks} blocks"
+        raise BackendError(f"KV layout {layout}: {found}; put blocks first")
+    if plane.strides is not None and replace(plane, shape=(1, *plane.shape[1:])).elements > plane.strides[0]:
+        found = f"a block of plane {name} is longer than the {plane.strides[0]} elements to the next"
+        raise BackendError(f"KV layout {layout}: {found}; let a block be one run of memory")
 
 
 def fresh_blocks(output: SchedulerOutput, index: int, group: KVGroupSpec) -> list[int]:

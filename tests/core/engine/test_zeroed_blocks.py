@@ -150,9 +150,10 @@ def test_blocks_are_zeroed_for_those_only_who_need_it(folder: ModelFolder, monke
         engine = tiny_engine(folder, FixedProvider(cls), block_size=8, enable_prefix_caching=False)
         answers(engine, [FIRST], params)
         # 20 tokens of a prompt and 4 of answer: in each of two groups three blocks at first, one for token 25 never.
-        assert [len(blocks) for blocks in filled] == ([] if count == 0 else [2 * count])
+        # A block is a row of four planes: K and V of two layers.
+        assert [len(rows) for rows in filled] == ([] if count == 0 else [4 * 2 * count])
     answers(engine, [FIRST], replace(PARAMS, max_tokens=7))
-    assert [len(blocks) for blocks in filled[1:]] == [6, 2]
+    assert [len(rows) for rows in filled[1:]] == [4 * 6, 4 * 2]
 
 
 def test_a_cached_prefix_is_left_as_it_is(folder: ModelFolder) -> None:

@@ -39,16 +39,20 @@ def caches(specs, pick=Needing, layout: KVLayout = LAYOUTS["nhd"]) -> LayerCache
     return LayerCaches(selection, specs, KVCacheConfig(num_blocks=BLOCKS, groups=groups), CPU)
 
 
+def numbers(plane: torch.Tensor) -> torch.Tensor:
+    return plane.view(torch.uint8) if plane.element_size() == 1 else plane
+
+
 def fill(made: LayerCaches) -> None:
     for cache in made.by_layer.values():
         for plane in cache.planes.values():
-            plane.view(torch.uint8).fill_(0x7F)
+            numbers(plane).fill_(7)
 
 
 def blank(made: LayerCaches, layer: str) -> dict[str, list[int]]:
     """Blocks that are zero all over, by plane."""
     return {
-        name: [block for block in range(BLOCKS) if not plane[block].view(torch.uint8).any()]
+        name: [block for block in range(BLOCKS) if not numbers(plane)[block].any()]
         for name, plane in made.by_layer[layer].planes.items()
     }
 
@@ -105,15 +109,16 @@ def test_groups_whose_backends_need_nothing_keep_what_their_blocks_hold() -> Non
     assert blank(made, "a")["k"] == [1, 2, 5]
 
 
-class Apart(KVLayout):
-    """Heads lie outermost in memory, so that a block is in several places."""
+class Padded(KVLayout):
+    """A block has channels first in memory, and room behind it."""
 
-    name = "apart"
+    name = "padded"
 
     def planes(self, spec, num_blocks):
-        shape = (num_blocks, spec.block_size, spec.num_kv_heads, spec.head_size)
-        steps = (spec.block_size * spec.head_size, spec.head_size, num_blocks * spec.block_size * spec.head_size, 1)
-        return dict.fromkeys("kv", Plane(shape=shape, dtype=torch.float32, strides=steps))
+        heads, size, channels = spec.num_kv_heads, spec.block_size, spec.head_size
+        steps = (2 * heads * size * channels, 1, size, size * heads)
+        plane = Plane(shape=(num_blocks, size, heads, channels), dtype=torch.float32, strides=steps)
+        return dict.fromkeys("kv", plane)
 
     def scatter_rows(self, plane, rows, slots):
         raise NotImplementedError
@@ -121,7 +126,7 @@ class Apart(KVLayout):
     gather_rows = scatter_rows
 
 
-class Slots(Apart):
+class Slots(Padded):
     """Its planes count tokens, not blocks."""
 
     def planes(self, spec, num_blocks):
@@ -129,16 +134,33 @@ class Slots(Apart):
         return dict.fromkeys("kv", Plane(shape=shape, dtype=torch.float32))
 
 
-def test_strides_are_a_layouts_own_affair() -> None:
-    made = caches({"a": spec()}, layout=Apart())
+class Apart(Padded):
+    """Heads lie outermost in memory, so that a block is in several places."""
+
+    def planes(self, spec, num_blocks):
+        shape = (num_blocks, spec.block_size, spec.num_kv_heads, spec.head_size)
+        steps = (spec.block_size * spec.head_size, spec.head_size, num_blocks * spec.block_size * spec.head_size, 1)
+        return dict.fromkeys("kv", Plane(shape=shape, dtype=torch.float32, strides=steps))
+
+
+def test_strides_in_a_block_are_a_layouts_own_affair() -> None:
+    made = caches({"a": spec(), "b": spec()}, layout=Padded())
     fill(made)
     made.zero_fresh(SchedulerOutput(new_requests=(new(((3, 8),)),)))
-    assert blank(made, "a") == {"k": [3, 8], "v": [3, 8]}
+    for layer in ("a", "b"):
+        assert blank(made, layer) == {"k": [3, 8], "v": [3, 8]}
 
 
-def test_a_layout_whose_planes_do_not_count_blocks_is_refused() -> None:
-    with pytest.raises(BackendError, match=r"KV layout apart: .* plane k is 36, not the 9 blocks; put blocks first"):
-        caches({"a": spec()}, layout=Slots())
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        (Slots(), r"the first dimension of plane k is 36, not the 9 blocks; put blocks first"),
+        (Apart(), r"a block of plane k is longer than the \d+ elements to the next; let a block be one run of memory"),
+    ],
+)
+def test_a_layout_without_blocks_in_its_planes_is_refused(layout: KVLayout, why: str) -> None:
+    with pytest.raises(BackendError, match=r"KV layout padded: " + why):
+        caches({"a": spec()}, layout=layout)
 
 
 def test_planes_of_one_memory_lie_apart_and_are_aligned() -> None:
