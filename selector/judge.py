@@ -88,7 +88,7 @@ class Judge:
     def layouts_of(self, offer: Offer, spec: AttentionSpec | None = None) -> tuple[str, ...]:
         """The layouts it reads and we know, best first; of those, the ones that hold layers like `spec`."""
         known = tuple(name for name in self.standing(offer)[1].layouts if name in self.layouts)
-        return known if spec is None else tuple(name for name in known if not self.layouts[name].refusals(spec))
+        return known if spec is None else tuple(name for name in known if not self._unheld(name, spec))
 
     def kernel_block(self, offer: Offer, block_size: int) -> int:
         """Blocks that a backend reads where the cache's are of `block_size`: smaller ones only of a size asked for."""
@@ -180,12 +180,16 @@ class Judge:
             offered = known if divided else self.standing(offer)[1].layouts
             return [Mismatch(field="layout", asked=asked, offered=", ".join(offered) or None)]
         asked = spec if terms.block_size is None else replace(spec, block_size=terms.block_size)
-        refused = [self._held(name, asked, sized=terms.block_size is not None) for name in wanted]
+        sized = terms.block_size is not None
+        refused = [[m for m in self._unheld(name, asked) if sized or m.field != "block_size"] for name in wanted]
         return [] if not all(refused) else [m for each in refused for m in each]
 
-    def _held(self, layout: str, spec: AttentionSpec, *, sized: bool) -> list[Mismatch]:
-        """Why the layout cannot hold such layers, in blocks of any size where none is settled."""
-        return [m for m in self.layouts[layout].refusals(spec) if sized or m.field != "block_size"]
+    def _unheld(self, layout: str, spec: AttentionSpec) -> tuple[Mismatch, ...]:
+        """Why the layout cannot hold the K and V of such layers."""
+        refused = self._guard.attempt(lambda: _mismatches(self.layouts[layout].refusals(spec)))
+        if isinstance(refused, Failure):
+            return (Mismatch(field="layout", asked=layout, offered=f"none, its refusals() raised {refused}"),)
+        return refused
 
     def _parsed_options(self, offer: Offer, tuned: Mapping[str, Any]) -> Any:
         cls = offer.load()

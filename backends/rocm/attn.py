@@ -25,7 +25,7 @@ from ..triton import TritonBackend
 from .paged import PackedDecode
 
 LONGEST = 128 * 1024
-"""Keys up to which vLLM takes such a kernel."""
+"""Keys up to which vLLM takes such a kernel; one that took its place has none of its limits."""
 
 
 class RocmAttention(PhaseSplit):
@@ -78,7 +78,8 @@ class RocmAttention(PhaseSplit):
     def make_parts(self) -> Mapping[str, AttentionBackend[Any]]:
         own = (self.spec, self.device, self.limits, self.workspace)
         others, ops = self.kernels(*own), self.ops(self.spec, self.device, self.options)
-        if not ops or not found(*ops).available or self.limits.max_model_len > LONGEST:
+        too_long = self.limits.max_model_len > LONGEST and PackedDecode.op not in dict(self.options.aiter_ops)
+        if not ops or not found(*ops).available or too_long:
             return {"prefill": others}
         return {"decode": PackedDecode(*own, self.options), "prefill": others}
 

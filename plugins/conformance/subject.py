@@ -96,7 +96,8 @@ class Subject:
         if problem.spec.kv_source == "cache" and problem.layout not in known:
             found.append(Mismatch(field="layout", asked=problem.layout, offered=", ".join(known) or None))
         elif problem.spec.kv_source == "cache":
-            found += self.layouts[problem.layout].refusals(problem.spec)
+            layout = self.layouts[problem.layout]
+            found += call("the layout's refusals()", lambda: layout.refusals(problem.spec))
         if not caps.zero_length_rows and any(0 in row for row in problem.rows):
             found.append(Mismatch(field="zero_length_rows", asked=True, offered=None))
         if problem.poison not in ("any", "zero") and caps.needs_zeroed_cache:

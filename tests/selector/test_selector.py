@@ -347,6 +347,21 @@ class TestLayout:
         text = refusal(plugins, attention_backend="a", block_size=2)
         assert "block_size: asked 2, offered multiples of 4 in shuffle" in text
 
+    def test_one_that_cannot_say_counts_as_one_that_cannot_hold_it(self, monkeypatch):
+        class Broken(type(LAYOUTS["nhd"])):
+            name = "broken"
+
+            def refusals(self, spec):
+                raise OSError("no answer")
+
+        plugins = world(by_name={"a": backend("A", layouts=("broken", "hnd"))})
+        monkeypatch.setattr(plugins.hooks, "layouts", lambda: {**LAYOUTS, "broken": Broken()})
+        assert select(plugins, attention_backend="a").layout.name == "hnd"
+        plugins = world(by_name={"a": backend("A", layouts=("broken",))})
+        monkeypatch.setattr(plugins.hooks, "layouts", lambda: {**LAYOUTS, "broken": Broken()})
+        text = refusal(plugins, attention_backend="a")
+        assert "layout: asked broken, offered none, its refusals() raised OSError: no answer" in text
+
     def test_one_that_reads_packed_planes_only_and_one_that_does_not_are_both_shown(self):
         text = refusal(self.two(("x_packed",), ("nhd", "hnd")), attention_policy=self.POLICY)
         assert text.splitlines()[:3] == [

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from headstock.backends._aiter_ops import AiterOptions
 from headstock.backends.rocm import RocmAttention
 from headstock.backends.triton import TritonBackend, environment
 from headstock.core.attention import AttentionSpec, Capabilities, Limits, Workspace
@@ -51,6 +52,13 @@ def test_it_conforms_with_the_paged_kernel():
     assert passed(found) >= {"keys", "window", "sinks", "alibi", "writing", "graph", "plans", "padding", "mixed"}
 
 
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("library")
+def test_it_conforms_with_the_paged_kernel_at_level_full():
+    assert failed(outcomes(OverReference, pretend("mi300x"), level="full")) == []
+
+
 @interpreted
 @pytest.mark.usefixtures("library", "compiling")
 @pytest.mark.parametrize("pattern", ["dtypes:bfloat16-mixed", "softcap:with-a-window", "writing:rows-*"])
@@ -83,6 +91,14 @@ def test_our_kernels_compute_the_other_rows(pattern):
 )
 def test_decodes_go_to_the_paged_kernel_where_it_can(fields, by):
     assert decoder(**fields) == by
+
+
+@pytest.mark.usefixtures("library")
+def test_a_kernel_that_takes_its_place_has_none_of_its_limits():
+    options = AiterOptions(aiter_ops={"paged_attention_rocm": "support.doubles.aiter_paged:rocm"})
+    limits = replace(LIMITS, max_model_len=2**18)
+    backend = OverReference(spec(), pretend("mi300x"), limits, Workspace("cpu"), options)
+    assert backend.make_parts().keys() == {"decode", "prefill"}
 
 
 def test_without_aiter_it_is_our_kernels_for_everything():
