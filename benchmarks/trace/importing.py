@@ -136,7 +136,7 @@ def write(steps: Iterable[Step], path: str) -> None:
     with _new_tape(path) as tape:
         for step in steps:
             batch = step.batch()
-            whole = tape.step((step.group,), (batch,))
+            whole = tape.step((step.group,), (batch,), (step.table,))
             if step.has_vectors:
                 query, cache = step.vectors()
                 layer = LayerParams(name=step.group.layers[0], spec=step.group.spec)

@@ -70,8 +70,11 @@ class Tape:
             raise InvalidInput("record_attention", f"{path} cannot be written: {error.strerror}") from error
         self._write({"frame": "file", "kind": KIND, "version": VERSION, "headstock": __version__, "tensors": tensors})
 
-    def step(self, groups: Sequence[TapedGroup], batches: Sequence[AttentionBatch]) -> bool:
-        """Keep a step, if it is its turn; whether it is. `batches` are those of the KV groups."""
+    def step(
+        self, groups: Sequence[TapedGroup], batches: Sequence[AttentionBatch], block_tables: Sequence[Tensor | None]
+    ) -> bool:
+        """Keep a step, if it is its turn; whether it is. `batches` are those of the KV groups, and `block_tables`
+        theirs on the host: nothing here waits for a device, unless the lengths are nowhere else."""
         self._steps += 1
         if not self._on or (self._steps - 1) % self._every:
             return False
@@ -80,14 +83,14 @@ class Tape:
             self._write({"frame": "groups", "groups": [_document(group) for group in known]})
         sizes = {group.kv_group: group.spec.block_size for group in known}
         arrays: dict[str, np.ndarray] = {}
-        for index, batch in enumerate(batches):
+        for index, (batch, table) in enumerate(zip(batches, block_tables, strict=True)):
             rows = batch.num_reqs
             lengths = _host(batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu)[:rows]
             arrays[f"{index}.query_start_loc"] = _host(batch.query_start_loc_cpu)[: rows + 1]
             arrays[f"{index}.seq_lens"] = lengths
-            if batch.block_table is not None and rows:
+            if table is not None and rows:
                 width = -(-int(lengths.max()) // sizes.get(index, 1))
-                arrays[f"{index}.block_table"] = _host(batch.block_table[:rows, :width])
+                arrays[f"{index}.block_table"] = _host(table[:rows, :width])
         return self._write({"frame": "step", "step": self._steps, "time_ns": time.time_ns()}, arrays)
 
     def attention(self, layer: LayerParams, query: Tensor, cache: KVCache, batch: AttentionBatch, group: int) -> bool:

@@ -36,6 +36,8 @@ class StepInputs:
     """One a KV group."""
     graph: GraphKey | None = None
     """Of the device graph that can compute this step; then the device tensors are padded to its sizes."""
+    block_tables: tuple[Tensor, ...] = ()
+    """int32 (R, width), one a KV group, on the host."""
 
     def buffers(self) -> tuple[Tensor, ...]:
         """The device tensors that change from step to step."""
@@ -115,6 +117,7 @@ class InputBuilder:
             complete=np.flatnonzero(seq_lens == states.num_tokens[slots]),
             batches=self._batches(rows, key),
             graph=key,
+            block_tables=tuple(table.host(len(ids)) for table in self._block_tables),
         )
         if self._sent is not None:
             self._sent.record()

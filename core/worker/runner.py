@@ -129,7 +129,7 @@ class ModelRunner:
         if tape is None:
             return None
         with span("record"):
-            kept = tape.step(self._attention.taped_groups, inputs.batches)
+            kept = tape.step(self._attention.taped_groups, inputs.batches, inputs.block_tables)
         return tape if kept and tape.tensors else None
 
     def _update(self, output: SchedulerOutput) -> None:

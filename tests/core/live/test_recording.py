@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.numpy import save
 
+from headstock.core.attention import AttentionBatch, AttentionSpec, count_rows
 from headstock.core.errors import InvalidInput
-from headstock.core.live import Tape, current_tape, read_recording, taping
+from headstock.core.live import Tape, TapedGroup, current_tape, read_recording, taping
 from headstock.core.live.tape import LENGTH
 from headstock.core.model import ModelFolder
 from headstock.core.params import SamplingParams
@@ -176,6 +177,33 @@ def test_a_full_disk_ends_the_recording_and_not_the_engine(
     assert len(recording.steps) == 1
     assert all(len(o.outputs[0].token_ids) == 4 for o in outputs)
     assert "the recording ends here: No space left on device" in caplog.text
+
+
+def test_no_step_waits_for_the_device(path: Path) -> None:
+    """On which nothing can be read here."""
+    starts, lengths = torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([6, 3], dtype=torch.int32)
+    batch = AttentionBatch(
+        num_reqs=2,
+        num_tokens=3,
+        counts=count_rows(starts[1:] - starts[:-1], lengths, 1),
+        query_start_loc=starts.to("meta"),
+        query_start_loc_cpu=starts,
+        max_query_len=2,
+        seq_lens=lengths.to("meta"),
+        seq_lens_cpu=lengths,
+        seq_lens_cpu_upper_bound=lengths,
+        max_seq_len=6,
+        block_table=torch.zeros(2, 9, dtype=torch.int32, device="meta"),
+        slot_mapping=torch.zeros(3, dtype=torch.int64, device="meta"),
+    )
+    spec = AttentionSpec(num_heads=1, num_kv_heads=1, head_size=8, dtype="float32", block_size=4)
+    group = TapedGroup(kv_group=0, spec=spec, backend="cpu", layers=("layer",))
+    tape = Tape(path)
+    assert tape.step((group,), (batch,), (torch.arange(18, dtype=torch.int32).view(2, 9),))
+    tape.close()
+    (step,) = read_recording(path).steps
+    assert step.rows(0) == ((2, 6), (1, 3))
+    assert step.block_tables[0].tolist() == [[0, 1], [9, 10]]
 
 
 def frame(**about) -> bytes:
