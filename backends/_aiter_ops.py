@@ -172,7 +172,8 @@ def bind(name: str, options: AiterOptions) -> Callable[..., Any]:
         raise BackendError(f"AITER op {name}: {'; '.join(found().reasons)}") from None
     except (ImportError, OSError, AttributeError, BackendError) as error:
         whose = f"{target}, put in its place, cannot be loaded" if name in replaced else "AITER's cannot be loaded"
-        raise BackendError(f"AITER op {name}: {whose}: {error}") from error
+        advice = "; install it, or put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+        raise BackendError(f"AITER op {name}: {whose}: {error}{advice}") from error
     if problem := _unfit(function, op):
         raise BackendError(f"AITER op {name}: {target} {problem}; it is called with {', '.join(op.arguments)}")
     return function
