@@ -73,7 +73,6 @@ def test_every_call_gives_an_op_all_its_arguments(cls):
         (InPieces, "mi300x", "0.1.20.post1", aiter.NEW),
         (AiterFlashAttention, "mi355x", "0.1.7", aiter.OLD),
         (Shuffled, "mi300x", "0.1.20.post1", aiter.NEW),
-        (ShuffledFlashAttention, "mi355x", "0.1.11", aiter.NEW),
     ],
 )
 def test_they_conform_at_level_full(cls, card, version, releases, monkeypatch, tmp_path):
