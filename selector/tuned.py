@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,4 +117,4 @@ def installed_tuning(plugins: Plugins) -> TunedTable | None:
     asked = read(TUNED)
     if asked and truth(asked) is False:
         return None
-    return TunedTable(plugins, Path(asked).expanduser() if asked else default_path(), named=bool(asked))
+    return TunedTable(plugins, Path(os.path.expanduser(asked)) if asked else default_path(), named=bool(asked))

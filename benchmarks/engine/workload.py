@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def sharegpt_workload(
 def _pairs(file: str) -> Iterator[tuple[str, str]]:
     """Prompt and answer of each conversation that begins with two turns."""
     try:
-        document = json.loads(Path(file).expanduser().read_text("utf-8"))
+        document = json.loads(Path(os.path.expanduser(file)).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput("dataset", f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(document, list):

@@ -31,7 +31,7 @@ class Store:
 
         Raises `InvalidInput` where it cannot be opened, is no database, or was made by a newer version.
         """
-        self.path = Path(path or read(DATABASE) or default_path()).expanduser()
+        self.path = Path(os.path.expanduser(path or read(DATABASE) or default_path()))
         if not create and not self.path.exists():
             raise InvalidInput(
                 DATABASE,

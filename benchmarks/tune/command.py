@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,7 +115,7 @@ def _path(output: str | None) -> Path:
     from ...selector.tuned_file import default_path
 
     asked = output or read(TUNED)
-    path = Path(asked).expanduser() if asked and truth(asked) is not False else default_path()
+    path = Path(os.path.expanduser(asked)) if asked and truth(asked) is not False else default_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

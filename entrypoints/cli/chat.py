@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -219,7 +220,7 @@ def _figures(output: RequestOutput) -> str:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text("utf-8")
+        return Path(os.path.expanduser(path)).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput("chat_template", f"cannot be read: {error}") from error
 

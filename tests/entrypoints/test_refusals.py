@@ -332,10 +332,25 @@ class TestModels:
         ("paged_attention=a:b", "a:b, asked for in the place of paged_attention by flag (--aiter-op), would never be"),
     ],
 )
-@pytest.mark.parametrize("command", [("generate", "x"), ("serve",)], ids=lambda words: words[0])
+@pytest.mark.parametrize("command", [("generate", "x"), ("serve", "--port", "0")], ids=lambda words: words[0])
 def test_a_function_in_the_place_of_an_op_that_cannot_be_called(tiny, command, op, problem):
     name, *prompt = command
     assert refuse(name, tiny, *prompt, "--attention-backend", "sdpa", "--aiter-op", op).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("results", "list", "--db", "~nosuchuser/x"), "HEADSTOCK_DB: there is no file ~nosuchuser/x"),
+        (("replay", "~nosuchuser/x"), "recording: ~nosuchuser/x cannot be read"),
+        (("generate", "TINY", "x", "--record-attention", "~nosuchuser/x"), "record_attention: ~nosuchuser/x cannot be"),
+        (("bench", "throughput", "TINY", "--dataset", "~nosuchuser/x"), "dataset: ~nosuchuser/x cannot be read"),
+        (("chat", "TINY", "--chat-template", "~nosuchuser/x"), "chat_template: cannot be read"),
+    ],
+    ids=lambda words: words[0] if isinstance(words, tuple) else "",
+)
+def test_a_home_directory_that_nobody_has_is_no_traceback(tiny, words, problem):
+    assert refuse(*(tiny if word == "TINY" else word for word in words)).startswith(problem)
 
 
 def test_an_unknown_device_gets_a_suggestion(tiny):
