@@ -6,6 +6,7 @@ Names and meanings are vLLM's. Checks that need the vocabulary are in `SamplingP
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from .errors import InvalidInput, check_unicode
 
 MAX_TOKENS_LIMIT = 2**31 - 1
 MAX_N = 1024
+INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
+"""As JSON writes one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +167,8 @@ def _bias(value: Mapping[int, float]) -> dict[int, float]:
         raise InvalidInput("logit_bias", "must map token ids to numbers")
     bias: dict[int, float] = {}
     for key, amount in value.items():
-        # JSON has text for keys.
-        digits = isinstance(key, str) and key.isascii() and key.lstrip("-").isdigit() and len(key) < 20
+        # JSON has text for keys, and two ways to write a number would be two keys.
+        digits = isinstance(key, str) and INTEGER.fullmatch(key) is not None
         if isinstance(key, bool) or not (isinstance(key, int) or digits):
             raise InvalidInput("logit_bias", f"token id {key!r} is not an integer")
         token = int(key)

@@ -85,6 +85,7 @@ class InputProcessor:
             check_unicode(name, word or "")
         token_ids = self.tokenize(prompt) if token_ids is None else token_ids
         params.check_vocabulary(self._vocab_size)
+        self._check_ends(params)
         number = next(self._numbers)
         engine_id = str(number) if request_id is None else f"{request_id}.{number}"
         arrival = time.monotonic() if arrival_time is None else arrival_time
@@ -108,6 +109,12 @@ class InputProcessor:
             params=params,
             requests=requests,
         )
+
+    def _check_ends(self, params: SamplingParams) -> None:
+        ends, allowed = {*self._eos_token_ids, *params.stop_ids}, params.allowed_token_ids
+        if params.min_tokens and (len(ends) == self._vocab_size if allowed is None else ends.issuperset(allowed)):
+            problem = f"every token that may be sampled ends the answer, so it cannot have {params.min_tokens} before"
+            raise InvalidInput("min_tokens", problem)
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """Ids of the prompt, all within the model's vocabulary: a tokenizer may know more tokens than that."""

@@ -58,7 +58,7 @@ def build_app(state: ServerState, metrics: Metrics, embedder: TextEmbedder | Non
     async def model(name: str) -> Response:
         return await service.model(state, name)
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         return await service.health(state)
 

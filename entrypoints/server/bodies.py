@@ -27,7 +27,7 @@ SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[SchemaT], state: ServerState) -> SchemaT:
-    """The body as `schema`. Raises `ApiError`: 413 where it is too large, 415 where it is not JSON, 400 else.
+    """The body as `schema`. Raises `ApiError`: 413 where it is too large, 415 where it is not JSON as it is, 400 else.
 
     Raises `ClientGone` where the client leaves before all of it has come.
     """
@@ -35,6 +35,9 @@ async def read_body(request: Request, schema: type[SchemaT], state: ServerState)
     if kind != "application/json" and not kind.endswith("+json"):
         # Also keeps web pages out: a browser sends this type to other sites only where those allow it.
         raise ApiError(415, f"send the content type application/json, not {kind or 'none'!r}", param="Content-Type")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise ApiError(415, f"send the body as it is, not as {coding!r}", param="Content-Encoding")
     data = await _bytes(request, state.settings.max_body_bytes)
     most = max(MAX_VALUES, 2 * state.max_model_len)
     value = _parse(data, most) if len(data) < LARGE else await asyncio.to_thread(_parse, data, most)

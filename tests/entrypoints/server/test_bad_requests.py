@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from typing import Any
@@ -61,6 +62,13 @@ BIASES: list[Any] = [
     {"": 1},
     {str(VOCABULARY): 1},
     {"-1": 1},
+    {"--1": 1},
+    {"-": 1},
+    {"01": 1},
+    {"-0": 1},
+    {"+1": 1},
+    {"\u0661": 1},
+    {"1\n": 1},
     {str(2**63): 1},
     {"1": "x"},
     {"1": float("nan")},
@@ -347,3 +355,26 @@ def test_paths_that_are_not_there_say_so_in_the_same_shape(server: Served, metho
 def test_only_json_is_read(server: Served, kind: str) -> None:
     reply = server.send("POST", "/v1/completions", b'{"prompt": "a"}', {"Content-Type": kind})
     assert (reply.status, reply.error["param"]) == (415, "Content-Type")
+
+
+def test_compressed_bodies_are_refused_as_such(server: Served) -> None:
+    body = gzip.compress(b'{"prompt": "a", "max_tokens": 1}')
+    reply = server.send("POST", "/v1/completions", body, {"Content-Encoding": "gzip"})
+    assert (reply.status, reply.error["param"]) == (415, "Content-Encoding")
+    same = server.send("POST", "/v1/completions", gzip.decompress(body), {"Content-Encoding": "Identity"})
+    assert same.status == 200
+
+
+@pytest.mark.parametrize(
+    "ends", [{"allowed_token_ids": [7, 9], "stop_token_ids": [9, 7, 3]}, {"allowed_token_ids": "eos"}]
+)
+def test_an_answer_that_could_only_end_has_no_least_length(server: Served, ends: Any) -> None:
+    fields = {**ends, "min_tokens": 1, "max_tokens": 3, "prompt": "a"}
+    if fields["allowed_token_ids"] == "eos":
+        fields["allowed_token_ids"] = list(server.state.llm.client.info.eos_token_ids)
+    reply = server.post("/v1/completions", **fields)
+    assert (reply.status, reply.error["param"]) == (400, "min_tokens")
+    assert server.post("/v1/completions", **{**fields, "min_tokens": 0}).status == 200
+    everything = list(range(server.state.vocab_size))
+    reply = server.post("/v1/completions", prompt="a", stop_token_ids=everything, min_tokens=1)
+    assert (reply.status, reply.error["param"]) == (400, "min_tokens")

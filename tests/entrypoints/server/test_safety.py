@@ -54,7 +54,8 @@ def test_any_of_the_keys_opens(locked: Served, key: str) -> None:
 
 
 def test_health_is_open(locked: Served) -> None:
-    assert locked.send("GET", "/health", None, {"Authorization": ""}).status == 200
+    for method in ("GET", "HEAD"):
+        assert locked.send(method, "/health", None, {"Authorization": ""}).status == 200
 
 
 def test_all_keys_are_compared_whichever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
