@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ..core.attention import AttentionSpec
-from ..core.errors import BackendError
+from ..core.errors import BackendError, InvalidInput
 from ..plugins import Offer
 from .judge import Judge, Terms
 from .replacement import FLAG, Replacement
@@ -77,9 +77,14 @@ def _uncalled(replacement: Replacement, callers: Mapping[Offer, AbstractSet[str]
 
 def _advice(judge: Judge, served: Iterable[Served], others: Iterable[Offer], op: str) -> str:
     specs = dict.fromkeys(spec for _, spec in served)
-    could = [
-        other.label
-        for other in others
-        if any(not judge.reasons(other, spec, Terms()) and op in judge.called(other, spec) for spec in specs)
-    ]
+    could = [other.label for other in others if any(_would_call(judge, other, spec, op) for spec in specs)]
     return f"\n  these call {op}, where they are chosen: {', '.join(could)}" if could else ""
+
+
+def _would_call(judge: Judge, offer: Offer, spec: AttentionSpec, op: str) -> bool:
+    if judge.reasons(offer, spec, Terms()):
+        return False
+    try:
+        return op in judge.called(offer, spec)
+    except InvalidInput:  # its options are wrong, and nobody chose it
+        return False

@@ -98,25 +98,31 @@ class Judge:
         return kernel_block(block_size, offered.block_sizes) or block_size
 
     def replacements(self, offer: Offer) -> tuple[Replacement, ...]:
-        """The functions that its options put in the place of ops, and who says so."""
+        """The functions that the user or a package puts in the place of ops that it may call, and who says so.
+
+        Raises `BackendError` where its options do not tell.
+        """
         if (cls := offer.load()) is None or not takes_ops(cls):
             return ()
-        options = self.options(offer)
+        options, origin = self.options(offer), f"option of {offer.label}"
+        targets = self._guard.attempt(lambda: dict(getattr(options, OPTION)))
+        if isinstance(targets, Failure):
+            raise BackendError(f"option {OPTION} of {offer.label} does not map ops to functions: {targets}")
         own = dict(cast("Any", self._asked_options.get(offer, {}).get(OPTION, ())))
-        origin = f"option of {offer.label}"
         return tuple(
             Replacement(op=op, target=target, origin=origin) if op in own else self.ops[op]
-            for op, target in dict(getattr(options, OPTION)).items()
+            for op, target in targets.items()
+            if op in own or op in self.ops
         )
 
     def called(self, offer: Offer, spec: AttentionSpec) -> tuple[str, ...]:
-        """The ops that it may call for such a layer; raises `BackendError` where it cannot say."""
+        """The ops that it may call for such a layer; raises `BackendError` where it does not tell."""
         cls = offer.load()
         assert cls is not None  # only what was found to fit is asked
         options = self.options(offer)
         found = self._guard.attempt(lambda: tuple(cls.ops(spec, self.device, options)))
         if isinstance(found, Failure):
-            raise BackendError(f"ops() of {offer.label} raised {found}")
+            raise BackendError(f"ops() raised {found}")
         return found
 
     def unusable(self, offer: Offer, replacement: Replacement) -> str:
@@ -168,7 +174,19 @@ class Judge:
         if isinstance(refused, Failure):
             return (f"refusals() raised {refused}",)
         found = [*mismatches(asked, offered), *refused, *self._layout_mismatches(offer, spec, terms, divided)]
-        return tuple(str(m) for m in found if terms.block_size is not None or m.field != "block_size")
+        against = tuple(str(m) for m in found if terms.block_size is not None or m.field != "block_size")
+        return against or self._ops_trouble(offer, asked)
+
+    def _ops_trouble(self, offer: Offer, spec: AttentionSpec) -> tuple[str, ...]:
+        """What goes wrong where a backend is asked which ops it calls."""
+        try:
+            self.called(offer, spec)
+            self.replacements(offer)
+        except BackendError as error:
+            return (str(error),)
+        except InvalidInput:
+            return ()  # its options are refused where it is chosen
+        return ()
 
     def _layout_mismatches(self, offer: Offer, spec: AttentionSpec, terms: Terms, divided: bool) -> list[Mismatch]:
         if spec.kv_source != "cache":
