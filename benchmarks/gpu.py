@@ -1,8 +1,8 @@
 """Everything a machine with a card can tell of our backends in one command: ``python -m headstock.benchmarks.gpu``.
 
 For each backend that runs on the card: the conformance kit, in a process of its own, since a kernel that reads where
-nothing is ends its process; then how long `plan` and `forward` take on usual shapes, by the device's own clock, over a
-cache that earlier calls may have left in its L2. The result is one JSON document.
+nothing is ends its process; then how long `plan` and `forward` take on usual shapes, as `headstock ab` measures them
+(`clock.py`). The result is one JSON document.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -25,11 +24,12 @@ from ..core.errors import HeadstockError
 from ..core.version import __version__
 from ..entrypoints.compose import installed_plugins
 from ..plugins import Offer
-from ..plugins.conformance import Problem, Subject
-from ..plugins.conformance.rig import Rig
 from ..selector import Selector, find_device
 from ..selector.judge import Judge, Terms
-from .clock import seconds_of
+from .clock import clock_rate
+from .kernels.contenders import BackendContender
+from .kernels.data import Pool
+from .kernels.shapes import Shape
 
 SCHEMA = 1
 HEADS = (32, 8, 128)
@@ -86,9 +86,6 @@ def timings(offer: Offer, judge: Judge, shapes: Sequence[str]) -> Iterator[Timin
     cls, device = offer.load(), judge.device
     if cls is None:
         return
-    subject = Subject(
-        name=offer.label, cls=cls, device=device, options=judge.options(offer), layouts=dict(judge.layouts)
-    )
     layout = judge.layouts_of(offer)[0]
     heads, kv_heads, size = HEADS
     for dtype in ("bfloat16", "float16", "float32"):
@@ -104,9 +101,15 @@ def timings(offer: Offer, judge: Judge, shapes: Sequence[str]) -> Iterator[Timin
     else:
         return
     for shape in shapes:
-        problem = Problem(spec=spec, rows=SHAPES[shape], layout=layout, poison="zero")
-        plan_s, forward_s = measure(subject, problem)
-        read = sum(keys for _, keys in problem.rows) * spec.bytes_per_token
+        made = _shape(shape)
+        pool = Pool.of(HEADS, spec.dtype, [made])
+        contender = BackendContender(
+            offer.label, cls, judge.options(offer), spec, judge.layouts[layout], device, made, pool
+        )
+        plan_s = contender.start(torch.get_num_threads()).plan_seconds
+        forward_s = median(contender.turn(CALLS, warm=True))
+        contender.close()
+        read = sum(keys for _, keys in made.sequences) * spec.bytes_per_token
         yield Timing(
             backend=offer.label,
             shape=shape,
@@ -120,26 +123,19 @@ def timings(offer: Offer, judge: Judge, shapes: Sequence[str]) -> Iterator[Timin
         )
 
 
-def measure(subject: Subject, problem: Problem) -> tuple[float, float]:
-    """Median seconds of a plan on the host and of a forward on the device."""
-    rig = Rig(subject, problem)
-    scene = rig.scene(problem)
-    plan, plans = rig.plan(scene.batch), list[float]()
-    for _ in range(CALLS):
-        started = perf_counter()
-        plan = rig.backend.plan(scene.batch)
-        rig.backend.prepare(plan)
-        plans.append(perf_counter() - started)
-    shape = (*scene.query.shape[:2], problem.spec.head_size_v)
-    out = torch.empty(shape, dtype=scene.query.dtype, device=scene.query.device)
-
-    def forward() -> None:
-        rig.backend.forward(
-            scene.layer, scene.query, key=scene.key, value=scene.value, kv_cache=scene.cache, plan=plan, out=out
-        )
-
-    forward()  # what is compiled at the first call
-    return median(plans), median(seconds_of(forward, scene.query.device) for _ in range(CALLS))
+def _shape(name: str) -> Shape:
+    """One of `SHAPES` for the kernel benchmark."""
+    rows = SHAPES[name]
+    return Shape(
+        phase=name.partition(" ")[0],
+        num_heads=HEADS[0],
+        num_kv_heads=HEADS[1],
+        head_size=HEADS[2],
+        batch=len(rows),
+        queries=max(queries for queries, _ in rows),
+        length=max(keys for _, keys in rows),
+        rows=rows,
+    )
 
 
 def document(device: Device, names: Sequence[str], shapes: Sequence[str], *, with_kit: bool) -> dict[str, Any]:
@@ -151,7 +147,7 @@ def document(device: Device, names: Sequence[str], shapes: Sequence[str], *, wit
     ]
     found: dict[str, Any] = {
         "schema": SCHEMA, "headstock": __version__, "device": {**asdict(device), "features": sorted(device.features)},
-        "kit": [], "timings": [], "errors": {},
+        "clocks": [clock_rate(device, plugins.guard)], "kit": [], "timings": [], "errors": {},
     }  # fmt: skip
     for offer in offers:
         print(f"{offer.label} …", file=sys.stderr, flush=True)
@@ -161,9 +157,11 @@ def document(device: Device, names: Sequence[str], shapes: Sequence[str], *, wit
         if with_kit:
             found["kit"].append(kit(offer, device))
         try:
-            found["timings"] += [asdict(timing) for timing in timings(offer, judge, shapes)]
+            with torch.inference_mode():
+                found["timings"] += [asdict(timing) for timing in timings(offer, judge, shapes)]
         except Exception as error:  # of the backend: it is part of the result, and the others go on
             found["errors"][offer.label] = f"{type(error).__name__}: {error}"
+    found["clocks"].append(clock_rate(device, plugins.guard))  # MHz of the card, before and after
     return found
 
 

@@ -51,6 +51,9 @@ class Machine:
     """``OMP_WAIT_POLICY``: whether idle OpenMP threads spin."""
     when: str
     """UTC."""
+    gpu: str = ""
+    """The card that was measured; empty where none was."""
+    gpu_memory_bytes: int = 0
 
     @property
     def last_level_bytes(self) -> int | None:
@@ -64,7 +67,9 @@ class Machine:
         """For people."""
         caches = ", ".join(f"L{c.level} {_size(c.nbytes)} for {c.shared_by}" for c in self.caches) or "unknown"
         vectors = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve") if f in self.features]
+        card = [f"{self.gpu}, {self.gpu_memory_bytes / 2**30:.0f} GiB"] if self.gpu else []
         return [
+            *card,
             f"{self.cpu} ({self.arch}; {', '.join(vectors) or 'no vectors we know'}), {self.cpus} CPUs, "
             f"{self.memory_bytes / 2**30:.0f} GiB, huge pages {self.huge_pages or 'unknown'}",
             f"caches: {caches}",
@@ -73,8 +78,9 @@ class Machine:
         ]
 
 
-def describe(device: Device, root: Path = ROOT) -> Machine:
-    """This machine, `device` being its CPUs."""
+def describe(device: Device, root: Path = ROOT, *, measured: Device | None = None) -> Machine:
+    """This machine, `device` being its CPUs, and `measured` where the measurement is made, if that is a card."""
+    card = measured if measured is not None and measured.platform != "cpu" else None
     return Machine(
         cpu=device.name,
         arch=device.arch,
@@ -89,6 +95,8 @@ def describe(device: Device, root: Path = ROOT) -> Machine:
         headstock=__version__,
         wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
+        gpu=card.name if card else "",
+        gpu_memory_bytes=card.memory_bytes if card else 0,
     )
 
 

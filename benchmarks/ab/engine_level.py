@@ -45,6 +45,8 @@ class EnginePlan:
 
     arms: tuple[Arm, ...]
     folder: ModelFolder
+    device: Device
+    """Where `LLM` runs it."""
     workload: Workload
     settings: Mapping[str, Any]
     """Of `LLM`, equal for all."""
@@ -72,7 +74,8 @@ def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> 
             stack.callback(engines[arm.label].close)
             engines[arm.label].load(str(plan.folder.path), plan.settings)
         problems = [
-            bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a)) if check else "" for arm in plan.arms
+            bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a, plan.device)) if check else ""
+            for arm in plan.arms
         ]
         bar.say("measuring")
         sound = [engines[arm.label] for arm, problem in zip(plan.arms, problems, strict=True) if not problem]
@@ -102,7 +105,7 @@ def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> 
     return AbReport(
         level="engine",
         command=plan.command,
-        machine=describe(cpu),
+        machine=describe(cpu, measured=plan.device),
         seconds=perf_counter() - start,
         rounds=plan.rounds,
         arms=reports,

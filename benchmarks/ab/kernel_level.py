@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from time import perf_counter
 
+from ...core.attention import Device
 from ...core.errors import BackendError
 from ...plugins import Guard
+from ...selector import find_device
 from ...selector.judge import Judge
+from ..clock import clock_rate
 from ..kernels.peer import Peer
 from ..kernels.report import Row
 from ..kernels.run import KernelBench, Settings
 from ..machine import describe
 from ..progress import Bar
 from .arms import Arm
-from .lines import kernel_comparison, kernel_line, notes_on, notes_on_arms, with_problems
+from .lines import kernel_comparison, kernel_line, notes_on, notes_on_arms, notes_on_card, with_problems
 from .report import AbReport, ArmReport
 
 CHECK_SECONDS = 900
@@ -41,11 +44,11 @@ def about(arm: Arm, peer: Peer, check: str) -> ArmReport:
     )
 
 
-def start_arms(stack: ExitStack, arms: Sequence[Arm], block_size: int, seconds: float) -> list[Peer]:
+def start_arms(stack: ExitStack, arms: Sequence[Arm], block_size: int, device: Device, seconds: float) -> list[Peer]:
     """A process for each, that has `seconds` for an answer. Raises `BackendError` naming the arm that cannot run."""
     peers: list[Peer] = []
     for arm in arms:
-        order = {"backend": arm.backend, "config": arm.config, "block_size": block_size}
+        order = {"backend": arm.backend, "config": arm.config, "block_size": block_size, "device": named(device)}
         command = [arm.python, "-m", "headstock.benchmarks.ab.worker", json.dumps(order)]
         try:
             peer = Peer(arm.label, command, answer_seconds=seconds)
@@ -57,11 +60,14 @@ def start_arms(stack: ExitStack, arms: Sequence[Arm], block_size: int, seconds: 
     return peers
 
 
-def check_arm(arm: Arm, device: str | None = None) -> str:
-    """What the conformance kit, at level quick, has against an arm on the best device here or this one; empty where it
-    conforms."""
-    words = ["check", arm.backend, "--json"]
-    words += ["--device", device] if device else []
+def named(device: Device) -> str:
+    """As ``--device`` takes it."""
+    return f"{device.platform}:{device.index}"
+
+
+def check_arm(arm: Arm, device: Device) -> str:
+    """What the conformance kit, at level quick, has against an arm on `device`; empty where it conforms."""
+    words = ["check", arm.backend, "--device", named(device), "--json"]
     words += ["--attention-backend-config", arm.config] if arm.config else []
     command = [arm.python, "-m", "headstock", *words]
     try:
@@ -95,13 +101,14 @@ def compare_kernels(
 ) -> AbReport:
     """Start, check, measure, judge; an arm has `seconds` for each answer. An interrupt ends it early: rows that are
     whole by then count."""
-    machine, start = describe(judge.device), perf_counter()
+    device, start = judge.device, perf_counter()
+    machine, before = describe(find_device("cpu"), measured=device), clock_rate(device, guard)
     rows: list[Row] = []
     notes: list[str] = []
     with ExitStack() as stack:
-        peers = start_arms(stack, arms, settings.block_size, seconds)
+        peers = start_arms(stack, arms, settings.block_size, device, seconds)
         against = [
-            bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a, "cpu")) if check else "" for arm in arms
+            bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a, device)) if check else "" for arm in arms
         ]
         found = [about(arm, peer, problem) for arm, peer, problem in zip(arms, peers, against, strict=True)]
         sound = [peer for peer, arm in zip(peers, found, strict=True) if not arm.problems]
@@ -115,7 +122,8 @@ def compare_kernels(
             notes.append(f"interrupted: {len(rows)} of {len(settings.tasks())} lines were measured")
     reports = with_problems(found, rows)
     baseline, others = reports[0], reports[1:]
-    lines = tuple(kernel_line(row, baseline.label, [arm.label for arm in others]) for row in rows)
+    lines = tuple(kernel_line(row, device, baseline.label, [arm.label for arm in others]) for row in rows)
+    clocks = (before, clock_rate(device, guard))
     left_out = sum(row.disturbed for row in rows if not row.kept_disturbed)
     return AbReport(
         level="kernel",
@@ -126,6 +134,7 @@ def compare_kernels(
         arms=reports,
         lines=lines,
         comparisons=tuple(kernel_comparison(arm, baseline, rows) for arm in others),
-        notes=(*notes, *notes_on(lines, left_out), *notes_on_arms(reports, rows)),
+        notes=(*notes, *notes_on(lines, left_out), *notes_on_arms(reports, rows), *notes_on_card(device, clocks)),
+        clocks=clocks,
         interrupted=bool(notes),
     )

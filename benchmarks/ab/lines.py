@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...core.attention import Device
 from ..kernels.report import Row, threads_text
 from .report import ArmReport, Comparison, Line
 from .verdicts import drift, paired_ratio
@@ -12,16 +13,18 @@ from .verdicts import drift, paired_ratio
 DRIFTED = 1.1
 LOADED = 0.1
 """CPUs kept busy by others from which it is said."""
+STEADY = 0.05
+"""Share by which a card's clock may change before it is said that it was not steady."""
 LEAKED_BYTES = 64 * 2**20
 """Memory that an arm takes on during the rounds of a line, from which it is said: its buffers are made by then."""
 
 
-def kernel_line(row: Row, baseline: str, others: Sequence[str]) -> Line:
-    """One row as a line."""
+def kernel_line(row: Row, device: Device, baseline: str, others: Sequence[str]) -> Line:
+    """One row as a line; threads are those of CPUs."""
     base = row.of(baseline)
     timed = {m.name: m for m in row.measurements if m.median_us is not None}
     return Line(
-        name=f"{row.shape.label} {row.dtype} {threads_text(row.threads)}",
+        name=f"{row.shape.label} {row.dtype}" + (f" {threads_text(row.threads)}" if device.platform == "cpu" else ""),
         unit="us",
         values={name: m.median_us for name, m in timed.items() if m.median_us is not None},
         samples={name: m.samples_us for name, m in timed.items()},
@@ -75,6 +78,18 @@ def numerics_first(arm: ArmReport, baseline: ArmReport) -> Comparison | None:
 
 def not_compared(arm: ArmReport, reason: str) -> Comparison:
     return Comparison(arm=arm.label, verdict="not compared", ratio=None, reasons=(reason,))
+
+
+def notes_on_card(device: Device, clocks: tuple[int | None, int | None]) -> tuple[str, ...]:
+    """At which clock a card ran, where the run was on one."""
+    if device.platform == "cpu":
+        return ()
+    before, after = clocks
+    if before is None or after is None:
+        return ("at which clock the card ran is not known: nvidia-ml-py or amdsmi would tell",)
+    steady = abs(after - before) <= STEADY * before
+    advice = "" if steady else "; pin its clock and measure again where that matters"
+    return (f"the card ran at {before} MHz before and {after} MHz after{advice}",)
 
 
 def notes_on(lines: Sequence[Line], left_out: int) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from ...entrypoints.cli.console import check_writable
 from ..output import OUTPUT, ResultOptions
 
 if TYPE_CHECKING:
+    from ...core.attention import Device
     from ..kernels.run import Settings
     from ..kernels.shapes import Shape
     from .cluster import Request
@@ -41,15 +42,20 @@ class KernelOptions:
                metavar="FILE", rich_help_panel=KERNEL),
     ] = None  # fmt: skip
     phase: Annotated[str, Option(help="decode, prefill, chunk or all.", rich_help_panel=KERNEL)] = "all"
-    dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.", rich_help_panel=KERNEL)] = (
-        "float32"
-    )
+    dtype: Annotated[
+        str | None,
+        Option(help="Of queries, keys and values; commas between (float32; bfloat16 on a card).",
+               rich_help_panel=KERNEL),
+    ] = None  # fmt: skip
+    device: Annotated[
+        str | None, Option(help="Where: cpu, cuda:0, rocm:0 (the best device here).", rich_help_panel=KERNEL)
+    ] = None
     threads: Annotated[int, Option(min=1, help="Threads of each arm.", rich_help_panel=KERNEL)] = 1
     block_size: Annotated[
         int, Option(min=1, help="Tokens a KV block, where an arm takes it.", rich_help_panel=KERNEL)
     ] = 16
 
-    def settings(self, rounds: int) -> Settings:
+    def settings(self, rounds: int, device: Device) -> Settings:
         """Raises `InvalidInput` naming the option that is wrong."""
         from ...core.attention import DTYPE_FORMATS
         from ..kernels.run import Settings
@@ -57,7 +63,8 @@ class KernelOptions:
         from .kernel_level import UNBOUNDED
         from .verdicts import LEAST
 
-        dtypes = tuple(dict.fromkeys(word.strip() for word in self.dtype.split(",")))
+        asked = self.dtype if self.dtype is not None else "float32" if device.platform == "cpu" else "bfloat16"
+        dtypes = tuple(dict.fromkeys(word.strip() for word in asked.split(",")))
         for name in dtypes:
             if name not in DTYPE_FORMATS:
                 raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")

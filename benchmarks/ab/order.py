@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...core.errors import InvalidInput
 from ...core.model import ModelConfig, read_config, resolve_dtype, resolve_model
 from ...core.text import Tokenizer
 from ...entrypoints.compose import installed_plugins
@@ -42,9 +43,12 @@ class Order:
         return self._kernels(arms) if self.workload.engine is None else self._engines(arms, self.workload.engine)
 
     def _kernels(self, arms: Sequence[Arm]) -> AbReport:
-        settings = self.kernel.settings(self.verdict.rounds or verdicts.ROUNDS)
         plugins = installed_plugins()
-        judge = Selector(plugins).judge(find_device("cpu", plugins.hooks))
+        device = find_device(self.kernel.device, plugins.hooks)
+        if device.assumed:
+            raise InvalidInput("device", f"{device.name} is a profile, and no device of this machine")
+        settings = self.kernel.settings(self.verdict.rounds or verdicts.ROUNDS, device)
+        judge = Selector(plugins).judge(device)
         checks = 0 if self.verdict.no_check else len(arms)
         with progress("starting the arms", len(settings.tasks()) + checks) as bar:
             return kernel_level.compare_kernels(
@@ -59,6 +63,8 @@ class Order:
             )
 
     def _engines(self, arms: Sequence[Arm], model: str) -> AbReport:
+        if self.kernel.device is not None:
+            raise InvalidInput("device", "says where kernels run alone; whole engines run on the best device here")
         plugins = installed_plugins()
         for arm in filter(lambda arm: arm.here, arms):
             plugins.backends.find(arm.backend)  # a name that nobody offers is told of before weights are read
@@ -70,6 +76,7 @@ class Order:
         plan = engine_level.EnginePlan(
             arms=tuple(arms),
             folder=folder,
+            device=device,
             workload=asked,
             settings={"dtype": self.workload.engine_dtype, "kv_cache_memory_bytes": room},
             rounds=self.verdict.rounds or engine_level.ROUNDS,

@@ -115,6 +115,8 @@ class AbReport:
     """In the order of the other arms."""
     numerics: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     """Arm → measures of how far its outputs are from the baseline's (engine level)."""
+    clocks: tuple[int | None, int | None] = (None, None)
+    """MHz of the card before and after; None where there is no card, or nothing that tells."""
     notes: tuple[str, ...] = ()
     """What lessens the trust in the numbers: other load, drift, rounds that were left out."""
     interrupted: bool = False
@@ -188,6 +190,7 @@ class AbReport:
             "numerics": {arm: dict(values) for arm, values in self.numerics.items()},
             "points": {arm: asdict(point) for arm, point in self.points().items()},
             "pareto": self.pareto(),
+            "clocks": list(self.clocks),
             "notes": list(self.notes),
             "interrupted": self.interrupted,
         }

@@ -17,6 +17,7 @@ from ...plugins import Offer
 from ...plugins.sources import source_hash
 from ...selector.called import check_called
 from ...selector.judge import Judge, Terms
+from ..clock import seconds_of
 from ..kernels.contenders import BackendContender
 from ..kernels.data import Pool
 from ..kernels.draws import Draw
@@ -28,15 +29,15 @@ from ..peers.vllm_cpu import Answers, Case, Server, serve
 class ArmKernel:
     """A backend behind the protocol."""
 
-    def __init__(self, backend: str, config: str | None, block_size: int) -> None:
+    def __init__(self, backend: str, config: str | None, block_size: int, device: str) -> None:
         """Raises `BackendError` or `InvalidInput` where it cannot run here as asked."""
         from ...entrypoints.compose import installed_plugins
         from ...selector import Selector, find_device, read_policy
 
         plugins = installed_plugins()
         self._offer: Offer = plugins.backends.find(backend)
-        device = find_device("cpu", plugins.hooks)
-        self._judge: Judge = Selector(plugins, read_policy(attention_backend_config=config)).judge(device)
+        self.device = find_device(device, plugins.hooks)
+        self._judge: Judge = Selector(plugins, read_policy(attention_backend_config=config)).judge(self.device)
         against, capabilities = self._judge.standing(self._offer)
         cls = self._offer.load()
         if against or cls is None:
@@ -70,8 +71,8 @@ class ArmKernel:
         check_called(self._judge, [(self._offer, spec)])
         layout = self._judge.layouts[self._judge.layouts_of(self._offer, spec)[0]]
         pool = Pool.read(Path(case.folder), shape.heads, case.dtype, case.pool_tokens, case.query_tokens)
-        device = self._judge.device
-        self._contender = BackendContender(self.name, self._cls, self._options, spec, layout, device, shape, pool)
+        made = (self.name, self._cls, self._options, spec, layout, self.device, shape, pool)
+        self._contender = BackendContender(*made)
         self._threads = 0
 
     def plan(self) -> None:
@@ -97,7 +98,7 @@ class ArmServer(Server):
     """Says also what the arm is made from."""
 
     def __init__(self, kernel: ArmKernel) -> None:
-        super().__init__(kernel)
+        super().__init__(kernel, lambda call: seconds_of(call, kernel.device.torch_device))
         self._made_from = kernel.source_hash
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:

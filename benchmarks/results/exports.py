@@ -12,7 +12,7 @@ from ...core.errors import HeadstockError
 from .documents import EXPORT
 from .records import Run
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "run", "kind", "source", "when", "machine_id", "machine", "subject", "package", "source_hash", "workload", "metric",
     "unit", "value", "better", "right",
 )  # fmt: skip
