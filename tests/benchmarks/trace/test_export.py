@@ -198,6 +198,37 @@ def test_a_wrong_backend_gets_no_speed(tape, site, tmp_path, backend, status, co
         assert document["evaluation"]["performance"] is None
 
 
+MAJOR = """
+from dataclasses import dataclass, replace
+from headstock.backends.reference import ReferenceBackend
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    factor: int = 1
+
+class HeadMajor(ReferenceBackend):
+    Options = Options
+
+    @classmethod
+    def capabilities(cls, device):
+        return replace(super().capabilities(device), layouts=("hnd",))
+
+    def forward(self, layer, query, *, out, **rest):
+        super().forward(layer, query, out=out, **rest)
+        out.mul_(self.options.factor - 1)
+"""
+
+
+def test_a_backend_with_another_layout_and_with_options_is_a_solution(tape, site, tmp_path):
+    """Pages are copied into its layout; with the options it was exported with it is right, without it would be 0."""
+    write_distribution(site, "major", backends={"major": "trace_major:HeadMajor"}, modules={"trace_major": MAJOR})
+    words = ("trace", "export", tape, str(tmp_path / "set"), "--attention-backend", "major", "--limit", "3")
+    done = run_cli(*words, "--attention-backend-config", '{"Major": {"factor": 2}}')
+    assert done.code == 0, done.out + done.err
+    sources = [document["sources"][0]["content"] for document in documents(tmp_path / "set", "solutions")]
+    assert all("TraceAttention('major'," in source and "{'factor': 2})" in source for source in sources)
+
+
 def test_without_vectors_the_inputs_are_random_and_the_solution_is_tried_on_some(metadata, tmp_path):
     document = run_cli(
         "trace", "export", metadata, str(tmp_path / "set"), "--attention-backend", "cpu", "--limit", "2", "--json"
