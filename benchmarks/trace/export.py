@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ...core.errors import InvalidInput
@@ -165,9 +166,11 @@ def new_folder(name: str) -> Iterator[Path]:
         made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
             yield made
-            made.chmod(0o700)
-            os.replace(made, target)
+            target.mkdir(mode=0o700, exist_ok=True)  # what is there may be somebody's working directory: it stays
+            for part in made.iterdir():
+                part.rename(target / part.name)
         finally:
             shutil.rmtree(made, ignore_errors=True)
-    except OSError as error:
-        raise InvalidInput("folder", f"{name} cannot be written: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InvalidInput("folder", f"{name} cannot be written: {reason}") from error

@@ -14,7 +14,9 @@ from ...core.attention import (
     AttentionBackend,
     AttentionBatch,
     AttentionSpec,
+    Device,
     KVCache,
+    KVLayout,
     LayerParams,
     Limits,
     Workspace,
@@ -133,7 +135,7 @@ class _Instance:
 
     backend: AttentionBackend[Any]
     layer: LayerParams
-    layout: Any
+    layout: KVLayout
 
     def holds(self, needed: Limits) -> bool:
         mine = self.backend.limits
@@ -155,27 +157,25 @@ class _Instance:
 
 def find(backend: str, options: Mapping[str, Any], device: str) -> tuple[Offer, Judge]:
     """A backend of what is installed, and who knows what it can do on a device, ``"cpu"`` or ``"cuda:0"``."""
-    import json
-
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, read_policy
 
     plugins = installed_plugins()
     offer = plugins.backends.find(backend)
-    policy = read_policy(attention_backend_config=json.dumps({backend: dict(options)}) if options else None)
+    policy = read_policy(attention_backend_config={backend: options} if options else None)
     return offer, Selector(plugins, policy).judge(_device(device))
 
 
 @cache
-def _device(name: str) -> Any:
+def _device(name: str) -> Device:
+    """The one that torch calls so."""
     from ...entrypoints.compose import installed_plugins
     from ...selector import probe
 
     here = probe(installed_plugins().hooks)
-    wanted = str(torch.device(name, 0) if name == "cuda" else torch.device(name))
-    found = [device for device in here if device.torch_device == wanted]
+    found = [device for device in here if device.torch_device == name]
     if not found:
-        raise BackendError(f"backends compute on {', '.join(d.torch_device for d in here)} here, not on {wanted}")
+        raise BackendError(f"backends compute on {', '.join(d.torch_device for d in here)} here, not on {name}")
     return found[0]
 
 
@@ -217,7 +217,7 @@ def _ragged_batch(given: Mapping[str, Any]) -> AttentionBatch:
 
 
 def _batch(queries: Any, lengths: Tensor, **more: Any) -> AttentionBatch:
-    """Rows as they come; one that are in no order count as extend."""
+    """Rows as they come; those that are in no order count as extend."""
     starts, host, lengths_host = queries.to(torch.int32), queries.cpu().to(torch.int32), lengths.cpu()
     each = host[1:] - host[:-1]
     return AttentionBatch(

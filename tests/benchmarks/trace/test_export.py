@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from headstock.benchmarks.trace.definitions import definition
@@ -312,6 +313,25 @@ def test_layers_that_cannot_be_said_are_left_out_and_told(tape, tmp_path, monkey
     assert done.code == 1
     assert "left out: model.layers.2.self_attn.attn and 1 more layers: it has sinks" in done.err
     assert all("_w5" not in d["name"] for d in documents(tmp_path / "set", "definitions"))
+
+
+def test_an_empty_folder_that_is_there_stays_the_same_one(metadata, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = tmp_path.stat().st_ino
+    assert run_cli("trace", "export", metadata, ".", "--limit", "1").code == 0
+    assert tmp_path.stat().st_ino == before
+    assert {path.name for path in tmp_path.iterdir()} == {"definitions", "workloads", "blob"}
+
+
+def test_a_full_disk_leaves_nothing(metadata, tmp_path, monkeypatch):
+    def full(*args):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("headstock.benchmarks.trace.export.save_file", full)
+    done = run_cli("trace", "export", metadata, str(tmp_path / "set"))
+    assert done.code == 2
+    assert "cannot be written: I/O error: No space left on device" in " ".join(done.err.split())
+    assert list(tmp_path.iterdir()) == []
 
 
 SOLVED = ("TAPE", "SET", "--attention-backend", "reference")
