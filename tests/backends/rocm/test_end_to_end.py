@@ -25,6 +25,8 @@ def wrong(**given):
     given["out"].mul_(1.5)
 """
 ENGINE = ("--dtype", "float16", "--enforce-eager", "--kv-cache-memory", "16M", "--max-tokens", "6", "--ignore-eos")
+AB = ["ab", "rocm_aiter_fa", "rocm_aiter_fa+paged_attention=my_kernels:fast"]
+SHAPE = "decode:4/2/64:2x40"
 FAST = ("--aiter-op", "paged_attention=my_kernels:fast")
 
 
@@ -91,27 +93,38 @@ def test_one_that_is_not_there_is_told_before_weights_are_loaded(model, monkeypa
 
 
 class TestAb:
-    """AITER's own takes 0.3 s longer than the function in its place: what the verdict says is true by construction."""
-
-    SMALL = ("--no-check", "--rounds", "6", "--num-prompts", "2", "--input-len", "8", "--output-len", "5")
+    """AITER's own takes longer than the function in its place: what the verdict says is true by construction."""
 
     @pytest.fixture
     def card(self, tmp_path, monkeypatch):
-        with mi300x(tmp_path / "site", monkeypatch, delay=0.3) as site:
+        with mi300x(tmp_path / "site", monkeypatch, delay=0.2) as site:
             (site / "my_kernels.py").write_text(KERNELS)
             yield site
 
-    @pytest.mark.usefixtures("card")
-    def test_an_op_is_an_arm_of_whole_engines(self, tmp_path):
-        shape = {"num_hidden_layers": 1, "max_window_layers": 1, "use_sliding_window": False}
-        model = str(tiny_folder(tmp_path, head_dim=64, torch_dtype="float16", **shape).path)
-        (words,) = [words for words in commands(page("compare.md")) if "+paged_attention=" in " ".join(words)]
+    def compare(self, words, *options):
+        """What the pages' command says, and of a wrong function beside the one that it names."""
+        assert words in commands(page("compare.md"))
         assert words in commands(page("try-an-amd-kernel.md"))
-        words = [model if word == "./my-model" else word for word in words]
         wrong = words[2].replace(":fast", ":wrong")
-        done = run_cli(*words[:3], wrong, *words[3:], "--engine-dtype", "float16", *self.SMALL, "--json")
+        done = run_cli(*words[:3], wrong, *words[3:], *options, "--no-check", "--rounds", "6", "--json")
         assert done.code == 0, done.err
         fast, wrong = done.json["comparisons"]
         assert (fast["verdict"], wrong["verdict"], wrong["ratio"]) == ("faster", "wrong", None)
         assert fast["ratio"]["low"] > 1.2
         assert done.json["arms"][1]["options"] == {"aiter_ops": {"paged_attention": "my_kernels:fast"}}
+
+    @pytest.mark.usefixtures("card")
+    def test_an_op_is_an_arm(self):
+        self.compare(AB, "--shapes", SHAPE)
+
+    @pytest.mark.heavy
+    @pytest.mark.usefixtures("card")
+    def test_an_op_is_an_arm_of_whole_engines(self, tmp_path, monkeypatch):
+        shape = {"num_hidden_layers": 1, "max_window_layers": 1, "use_sliding_window": False}
+        (tmp_path / "my-model").mkdir()
+        tiny_folder(tmp_path / "my-model", head_dim=64, torch_dtype="float16", **shape)
+        monkeypatch.chdir(tmp_path)
+        self.compare(
+            [*AB, "--engine", "./my-model"],
+            *("--engine-dtype", "float16", "--num-prompts", "2", "--input-len", "8", "--output-len", "6"),
+        )
