@@ -20,6 +20,7 @@ from headstock.core.errors import BackendError
 from support.ab import RATIO, ab_report
 from support.cli import run_cli
 from support.fake_ray import FakeRay, RayError
+from support.tiny import tiny_folder
 
 PLAIN = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
 CARDS = {"CPU": 16.0, "GPU": 4.0, "accelerator_type:H100": 1.0, "memory": 1e9}
@@ -203,6 +204,36 @@ class TestOnRay:
         assert (done.returncode, done.stdout) == (2, "")
         assert "no machine of the cluster has 1 CPU, 1 GPU, accelerator_type:H100; it has\n" in done.stderr
         assert re.search(r"^  [\d.]+: \d+ CPU$", done.stderr, re.MULTILINE)
+
+    def test_kinds_of_cards_are_found_on_the_machines_that_have_them(self, monkeypatch: pytest.MonkeyPatch):
+        """Three nodes, two of which say that they have cards; the code comes to them as a wheel's contents."""
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        cluster_utils = pytest.importorskip("ray.cluster_utils")
+        few = {"num_cpus": 1, "object_store_memory": 2**27}
+        cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=few)
+        try:
+            for kind in ("H100", "MI300X"):
+                cluster.add_node(**few, num_gpus=2, resources={f"accelerator_type:{kind}": 1})
+            options = ("--ray-accelerator", "H100", "--ray-accelerator", "MI300X", "--device", "cpu", "--rounds", "6")
+            done = self.call("sdpa", "sdpa{}", *self.SMALL, *options, "--json", "--ray-address", cluster.address)
+        finally:
+            cluster.shutdown()
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)["comparisons"]
+        assert sorted(c["request"] for c in found) == [
+            "1 CPU, 1 GPU, accelerator_type:H100",
+            "1 CPU, 1 GPU, accelerator_type:MI300X",
+        ]
+        assert all(c["document"]["lines"][0]["values"].keys() == {"sdpa", "sdpa{}"} for c in found)
+
+    def test_whole_engines_are_compared_on_it_too(self, tmp_path: Path):
+        model = str(tiny_folder(tmp_path).path)
+        workload = ("--num-prompts", "2", "--input-len", "20", "--output-len", "4", "--rounds", "6", "--no-check")
+        done = self.call("sdpa", "reference", "--engine", model, *workload, "--ray", "--ray-cpus", "2", "--json")
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)["comparisons"]
+        assert found["document"]["numerics"]["reference"]["token agreement"] == 1.0
 
     def test_an_interrupt_ends_the_task_and_its_arms(self, tmp_path: Path):
         mark = f"mark{os.getpid()}"
