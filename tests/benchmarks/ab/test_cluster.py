@@ -178,6 +178,7 @@ def test_what_cannot_be_asked_for_is_refused(arguments, problem):
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)
 class TestOnRay:
     """With a cluster that Ray starts on this machine."""
 
