@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -95,16 +95,22 @@ def schedule(quotas: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def interleave(
-    contenders: Mapping[str, Contender], paces: Mapping[str, Pace], meter: LoadMeter, least: int = LEAST_SLOW_ROUNDS
+    contenders: Mapping[str, Contender],
+    paces: Mapping[str, Pace],
+    meter: LoadMeter,
+    least: int = LEAST_SLOW_ROUNDS,
+    spare: int = 0,
 ) -> Samples:
-    """Run the rounds. Disturbed ones count where of some contender fewer than `least` others would remain."""
+    """Run the rounds, and at most `spare` more in the place of disturbed ones: how many depends on others' load alone,
+    and on no time that was measured. Disturbed ones count where of some contender fewer than `least` others remain."""
     found: dict[str, dict[int, float]] = {name: {} for name in paces}
     disturbed: set[int] = set()
     open_rounds: list[int] = []
     total = 0
     meter.start()
     with no_garbage_collection():
-        for number, order in enumerate(schedule({name: pace.rounds for name, pace in paces.items()})):
+        quotas = {name: pace.rounds for name, pace in paces.items()}
+        for number, order in enumerate(_rounds(quotas, disturbed, spare)):
             for name in order:
                 pace = paces[name]
                 found[name][number] = median(contenders[name].turn(pace.calls, pace.warm))
@@ -124,6 +130,15 @@ def interleave(
         kept_disturbed=bool(disturbed) and not enough,
         other_load=meter.average,
     )
+
+
+def _rounds(quotas: Mapping[str, int], disturbed: Collection[int], spare: int) -> Iterator[list[str]]:
+    """The schedule, and its beginning again while there are more disturbed rounds than were made up for."""
+    yield from schedule(quotas)
+    for made_up, order in enumerate(schedule(quotas)):
+        if made_up >= min(spare, len(disturbed)):
+            return
+        yield order
 
 
 def timed_calls(call: Callable[[], object], calls: int, warm: bool) -> list[float]:

@@ -183,7 +183,8 @@ class KernelBench:
         watched = {name: Watched(ready[name][0], self._guard, checks) for name in paces if name != LIMIT}
         runners: dict[str, Contender] = {**watched, **({LIMIT: limit} if limit else {})}
         before = {peer.name: peer.resident_bytes for peer in self._peers}
-        samples = interleave(runners, paces, self._meter, self._settings.least_rounds)
+        spare = self._settings.rounds if self._settings.paired else 0
+        samples = interleave(runners, paces, self._meter, self._settings.least_rounds, spare)
         grown = {peer.name: peer.resident_bytes - before[peer.name] for peer in self._peers}
         for name, (problem, error) in checks.verdicts(watched).items():
             if problem:

@@ -105,6 +105,16 @@ def test_rounds_in_which_others_were_busy_are_left_out():
     assert (samples.rounds, samples.kept_disturbed, samples.other_load) == (6, False, 0.5)
 
 
+@pytest.mark.parametrize(("spare", "rounds"), [(0, 4), (1, 5), (2, 6), (9, 7)])
+def test_disturbed_rounds_are_made_up_for_as_long_as_there_are_spare_ones(spare, rounds):
+    """The third of the four is disturbed, and so are the two that come in its place."""
+    contender = Scripted("a", [], [float(n) for n in range(1, 20)])
+    meter = Meter([False, False, True, False, True, True, False])
+    samples = interleave({"a": contender}, {"a": Pace(calls=1, rounds=4, warm=False)}, meter, spare=spare)
+    assert samples.rounds == rounds
+    assert len(samples.seconds["a"]) == rounds - len(samples.disturbed)
+
+
 def test_where_too_few_would_remain_all_count_and_that_is_said():
     contender = Scripted("a", [], [1.0, 2.0, 3.0, 4.0])
     samples = interleave(
