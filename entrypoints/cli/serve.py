@@ -159,7 +159,7 @@ def serve(
     folder = resolve_model(model)
     pooling = resolve_runner(runner, folder.path) == "pooling"
     if pooling:
-        _check_pooling(where.engine, policy, record.record_attention)
+        _check_pooling(where.engine, limits, record.record_attention)
 
     def build(observer: Observer) -> AsyncLLMEngine | EmbeddingEngine:
         if pooling:
@@ -195,12 +195,15 @@ def _settings(model: str, access: AccessOptions, limits: LimitOptions, reports: 
     )
 
 
-def _check_pooling(engine: str, policy: str, recording: str | None) -> None:
+def _check_pooling(engine: str, limits: LimitOptions, recording: str | None) -> None:
     """Raise `InvalidInput` for what a model that embeds cannot do."""
     if engine != "inproc":
         raise InvalidInput("engine", f"models that embed run in this process, not as {engine!r}")
-    if policy != "fcfs":
-        raise InvalidInput("scheduling_policy", f"models that embed serve who comes first, not by {policy}")
+    if limits.scheduling_policy != "fcfs":
+        problem = f"models that embed serve who comes first, not by {limits.scheduling_policy}"
+        raise InvalidInput("scheduling_policy", problem)
+    if limits.max_queued_tokens is not None:
+        raise InvalidInput("max_queued_tokens", "models that embed count texts: give max_queued_requests")
     if recording is not None:
         raise InvalidInput("record_attention", "models that embed are not recorded")
 

@@ -65,8 +65,12 @@ async def embeddings(request: Request, state: ServerState, embedder: TextEmbedde
         raise state.busy(503, f"{embedder.queued} texts are waiting already", "queue_full")
     prompts = [Prompt(text=t) if isinstance(t, str) else Prompt(token_ids=t) for t in texts]
     with state.served(visit_of(request).client):
+        limit = state.settings.request_timeout
         try:
-            outputs = await unless_gone(request.receive, embedder.embed(prompts))
+            outputs = await unless_gone(request.receive, asyncio.wait_for(embedder.embed(prompts), limit))
+        except TimeoutError:
+            problem = f"the request was not finished within its deadline of {limit:g} s"
+            raise ApiError(504, problem, code="timeout") from None
         except HeadstockError as error:
             raise api_error(error, NAMES) from error
     tokens = sum(len(output.prompt_token_ids) for output in outputs)

@@ -120,6 +120,20 @@ def test_a_model_that_gives_text_gives_no_vectors(server: Served) -> None:
     assert (reply.status, "--runner pooling" in reply.error["message"]) == (404, True)
 
 
+def test_a_request_that_takes_too_long_is_ended(engine: EmbeddingEngine) -> None:
+    embedder, let = TextEmbedder(engine), threading.Event()
+    embedder._thread.submit(let.wait)  # somebody else's step, which does not end
+    settings = ServerSettings(model_names=("tiny",), request_timeout=0.05)
+    state = vector_state(engine, settings)
+    with running(build_app(state, Metrics("vllm", "tiny"), embedder), state) as server:
+        reply = server.post("/v1/embeddings", input=[5])
+        assert (reply.status, reply.error["code"]) == (504, "timeout")
+        assert "its deadline of 0.05 s" in reply.error["message"]
+        assert (embedder.queued, state.running) == (0, {})
+        let.set()
+    embedder.close()
+
+
 def test_a_client_that_leaves_ends_the_work_after_the_running_step(engine: EmbeddingEngine) -> None:
     """Twenty texts are ten steps of two."""
 

@@ -339,6 +339,7 @@ WRONG = [
     (["--runner", "draft"], "runner: must be one of auto, generate, pooling, not 'draft'"),
     (["--runner", "pooling", "--engine", "process"], "engine: models that embed run in this process"),
     (["--runner", "pooling", "--scheduling-policy", "priority"], "scheduling_policy: models that embed"),
+    (["--runner", "pooling", "--max-queued-tokens", "9"], "max_queued_tokens: models that embed"),
     (["--runner", "pooling", "--record-attention", "/tmp/x"], "record_attention: models that embed"),
 ]
 
