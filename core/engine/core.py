@@ -100,6 +100,12 @@ class EngineCore:
         self.kv_config = self._size_cache(length)
         if self._config.max_model_len is None:
             self.max_model_len = self.kv_config.fit(length)
+            if self.max_model_len < length:
+                logger.warning(
+                    "requests can have %d tokens at most, as the KV cache holds no more; the model takes %d",
+                    self.max_model_len,
+                    length,
+                )
         else:
             self.kv_config.require(length)
             self.max_model_len = length

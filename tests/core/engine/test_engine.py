@@ -226,10 +226,13 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_the_next_is_served(folder: 
     assert answers(engine, [[3] * 4], one)[0].finished
 
 
-def test_a_prompt_larger_than_the_cache_is_refused_and_the_next_is_served(folder: ModelFolder) -> None:
+def test_a_prompt_larger_than_the_cache_is_refused_and_the_next_is_served(
+    folder: ModelFolder, caplog: pytest.LogCaptureFixture
+) -> None:
     block = tiny_engine(folder, block_size=4).core.kv_config.bytes_per_block
     engine = tiny_engine(folder, block_size=4, kv_cache_memory_bytes=(1 + 2 * 8) * block)  # 8 for each of two groups
     assert engine.core.max_model_len == 32
+    assert "requests can have 32 tokens at most, as the KV cache holds no more; the model takes 256" in caplog.text
     with pytest.raises((CapacityError, InvalidInput)):
         engine.add_request(Prompt(token_ids=(3,) * 40), GREEDY)
     (output,) = answers(engine, [[3] * 20], SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))
