@@ -115,18 +115,24 @@ class KernelBench:
         with torch.inference_mode(), kept_threads(), tempfile.TemporaryDirectory(prefix="headstock-bench-") as folder:
             for dtype in settings.dtypes:
                 for group in settings.groups():
-                    pool = Pool.of(group[0].heads, dtype, group)
-                    if self._peers:
+                    against = {shape: too_large(shape, dtype, self._copies, self.device) for shape in group}
+                    fitting = [shape for shape in group if not against[shape]]
+                    pool = Pool.of(group[0].heads, dtype, fitting) if fitting else None
+                    if self._peers and pool is not None:
                         pool.write(Path(folder))
                     for shape in group:
                         todo = [next(tasks) for _ in settings.threads]
-                        yield from self._shape(shape, dtype, pool, Path(folder), todo)
+                        if pool is None or against[shape]:
+                            yield from (new_row(task, skipped=against[shape]) for task in todo)
+                        else:
+                            yield from self._shape(shape, dtype, pool, Path(folder), todo)
+
+    @property
+    def _copies(self) -> int:
+        """Of a shape's keys and values: a cache a contender, and what one may gather."""
+        return len(self._entries) + len(self._peers) + 1
 
     def _shape(self, shape: Shape, dtype: str, pool: Pool, folder: Path, todo: Sequence[Task]) -> Iterator[Row]:
-        copies = len(self._entries) + len(self._peers) + 1
-        if reason := too_large(shape, dtype, copies, self.device):
-            yield from (new_row(task, skipped=reason) for task in todo)
-            return
         exact = expected(shape, pool, dtype)
         entrants = dict(self._entrants(shape, dtype, pool, folder))
         try:

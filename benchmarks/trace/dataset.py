@@ -49,7 +49,7 @@ class Input(msgspec.Struct):
     type: str
     path: str = ""
     tensor_key: str = ""
-    value: int | float | bool | None = None
+    value: Any = None
 
 
 class Binding(msgspec.Struct):

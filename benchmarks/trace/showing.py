@@ -48,7 +48,7 @@ def show_exported(
         )
         return
     for name, count in Counter(one.definition for one in done).items():
-        print(f"{name}: {_workloads(count)}")
+        print(f"{name}: {_counted(count, 'workload')}")
     if solver is not None:
         _print_evaluations(solver, done)
 
@@ -93,23 +93,25 @@ def show_imported(dataset: str, recording: str, steps: Sequence[Step], contents:
         )
         return
     for name, count in Counter(step.source.form.name for step in steps).items():
-        print(f"{name}: {_workloads(count)}")
-    print(f"{recording}: {len(steps)} steps, {sum(step.has_vectors for step in steps)} of them with vectors")
+        print(f"{name}: {_counted(count, 'workload')}")
+    print(
+        f"{recording}: {_counted(len(steps), 'step')}, {sum(step.has_vectors for step in steps)} of them with vectors"
+    )
 
 
 def skipped_lines(contents: Contents) -> list[str]:
     """What cannot be imported: those with the same reasons in one line, and not more than a few."""
     alike = Counter((one.definition, one.reasons) for one in contents.skipped)
     lines = [
-        f"{name}{f' ({_workloads(count)})' if count > 1 else ''}: {'; '.join(reasons)}"
+        f"{name}{f' ({_counted(count, 'workload')})' if count > 1 else ''}: {'; '.join(reasons)}"
         for (name, reasons), count in alike.items()
     ]
     more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
     return lines[:MOST_LINES] + more
 
 
-def _workloads(count: int) -> str:
-    return f"{count} workload{'' if count == 1 else 's'}"
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _step(number: int, step: Step) -> dict[str, Any]:

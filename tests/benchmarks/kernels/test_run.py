@@ -186,6 +186,14 @@ def test_what_does_not_fit_into_memory_is_skipped_with_the_figures(monkeypatch):
     assert (row.measurements, row.kv_bytes) == ((), 16 * 2**20)
 
 
+def test_nothing_is_allocated_for_what_no_memory_holds_and_the_rest_is_measured():
+    """A context of 2**40 tokens beside one of 64."""
+    shapes = choose("decode:2/1/16:1x64,decode:2/1/16:1x1073741824k", "all", ())
+    _, small, huge = measure("sdpa", shapes=shapes, threads=(1,))
+    assert small.of("sdpa").median_us
+    assert huge.skipped.startswith("K and V take 1.31e+05 GiB")
+
+
 def test_a_peer_is_measured_beside_the_backends(fake_peer):
     with ExitStack() as stack:
         peer = Peer("plain", fake_peer)
