@@ -103,7 +103,9 @@ def skipped_lines(contents: Contents) -> list[str]:
     """What cannot be imported: those with the same reasons in one line, and not more than a few."""
     alike = Counter((one.definition, one.reasons) for one in contents.skipped)
     lines = [
-        f"{name}{f' ({_counted(count, 'workload')})' if count > 1 else ''}: {'; '.join(reasons)}"
+        f"{name} ({_counted(count, 'workload')}): {'; '.join(reasons)}"
+        if count > 1
+        else f"{name}: {'; '.join(reasons)}"
         for (name, reasons), count in alike.items()
     ]
     more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
