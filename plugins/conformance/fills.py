@@ -57,6 +57,16 @@ def huge(spec: AttentionSpec, queries: int, keys: int, rng: Generator) -> tuple[
     return q, k, v
 
 
+def needle(spec: AttentionSpec, queries: int, keys: int, rng: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """The key two thirds of the way has logit 80 and v = 1, all others 0 and 0: the output is 1 where it is found."""
+    q, k, v = (torch.zeros_like(x) for x in normal(spec, queries, keys, rng))
+    place = slice(2 * keys // 3, 2 * keys // 3 + 1)
+    q[:, :, 0] = 8.0
+    k[place, :, 0] = 10.0 / spec.scale
+    v[place] = 1.0
+    return q, k, v
+
+
 def late(spec: AttentionSpec, queries: int, keys: int, rng: Generator) -> tuple[Tensor, Tensor, Tensor]:
     """q = 0, v is 0 for the first quarter of the keys and then 1: a sum that a short mantissa stops counting."""
     q, k, v = normal(spec, queries, keys, rng)
@@ -89,5 +99,5 @@ def _normal(count: int, heads: int, channels: int, rng: Generator) -> Tensor:
     return torch.randn(count, heads, channels, generator=rng, dtype=torch.float64)
 
 
-_ALL = (normal, probe, heads, first, steep, huge, late, nan_query, nan_key, nan_value)
+_ALL = (normal, probe, heads, first, steep, huge, needle, late, nan_query, nan_key, nan_value)
 FILLS: dict[str, Fill] = {f.__name__: f for f in _ALL}

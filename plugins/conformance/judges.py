@@ -25,6 +25,8 @@ PHASES: dict[str, Rows] = {
     "mixed": ((1, 9), (1, 4), (3, 9), (9, 9)),
 }
 """Batches of each sort, of rows up to nine keys."""
+IN_SPLITS: Rows = ((1, 1300), (1, 600), (3, 1100))
+"""Rows of so many keys that kernels cut them into splits, which they merge: three or two of 512, more of fewer."""
 
 
 def closed(ground: Ground, rows: Rows, fill: str = "probe", **spec: Any) -> Problem:

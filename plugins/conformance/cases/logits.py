@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..case import Draft
 from ..closed_forms import first_key_share, probe_means, probe_with_alibi
 from ..ground import Ground
-from ..judges import PHASES, by_closed_form, by_reference, closed, constant, phases
+from ..judges import IN_SPLITS, PHASES, by_closed_form, by_reference, closed, constant, phases
 from ..problem import Rows
 
 BY_SHARE = by_closed_form(first_key_share)
@@ -25,6 +25,9 @@ def range_(ground: Ground, full: bool) -> Iterator[Draft]:
     """All logits are ±1024, and the weights equal all the same."""
     for phase, problem in phases(ground, "huge", causal=True):
         yield phase, by_closed_form(probe_means), problem
+    # q·k is 102400, beyond float16, and the logit again 1024.
+    for phase, problem in phases(ground, "huge", causal=True, dtype="float16", scale=0.01):
+        yield f"before-the-scale-{phase}", by_closed_form(probe_means), problem
     yield "spread", by_reference, ground.problem(LONG, spec={"scale": 20.0})
 
 
@@ -61,6 +64,8 @@ def alibi(ground: Ground, full: bool) -> Iterator[Draft]:
     for phase, rows in PHASES.items():
         problem = closed(ground, rows, causal=False, alibi=True, kv_source="cache")
         yield f"both-sides-{phase}", by_closed_form(probe_with_alibi), problem
+    in_splits = closed(ground, IN_SPLITS, causal=True, alibi=True)
+    yield "in-splits", by_closed_form(probe_with_alibi), in_splits
     yield "random", by_reference, ground.problem(LONG, spec={"alibi": True})
     yield "with-a-window", by_reference, ground.problem(LONG, spec={"alibi": True, "causal": True, "window": (6, 0)})
     yield "after-the-softcap", by_reference, ground.problem(LONG, spec={"alibi": True, "softcap": 1.0, "scale": 0.9})

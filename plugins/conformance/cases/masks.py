@@ -10,7 +10,7 @@ from ....core.attention import model_window
 from ..case import Draft
 from ..closed_forms import probe_means
 from ..ground import Ground
-from ..judges import by_closed_form, closed, phases, require_probe
+from ..judges import by_closed_form, closed, constant, phases, require_probe
 from ..problem import Problem, Rows
 from ..rig import Rig
 from ..scene import block_table_of
@@ -36,6 +36,7 @@ def keys(ground: Ground, full: bool) -> Iterator[Draft]:
     yield "other-cache", BY_PROBE, replace(closed(ground, around, kv_source="cache", **open_), shared=True)
     for layout in ground.capabilities.layouts[1:]:
         yield f"decode-{layout}", BY_PROBE, replace(closed(ground, around, kv_source="cache", **open_), layout=layout)
+    yield "found-by-its-logit", by_closed_form(constant(1.0)), closed(ground, around, "needle", **open_)
 
 
 def causal(ground: Ground, full: bool) -> Iterator[Draft]:
@@ -43,6 +44,8 @@ def causal(ground: Ground, full: bool) -> Iterator[Draft]:
     for name, rows in {"two-of-five": ((2, 5),), "square": ((5, 5),), "tails": ((2, 37), (1, 30))}.items():
         for source in ("cache", "ragged"):
             yield f"{name}-{source}", BY_PROBE, closed(ground, rows, causal=True, kv_source=source)
+    over_the_edge: Rows = tuple((9, edge + 4) for edge in (64, 128, 256, 512, 1024))
+    yield "chunks-over-the-edges-of-splits", BY_PROBE, closed(ground, over_the_edge, causal=True, kv_source="cache")
     for name, problem in phases(ground, causal=True):
         yield f"yes-{name}", BY_PROBE, problem
     for name, problem in phases(ground, causal=False):
@@ -90,7 +93,7 @@ def window(ground: Ground, full: bool) -> Iterator[Draft]:
     size = ground.fields["block_size"]
     given_up: Rows = ((1, 3 * size + 2), (1, size + 9), (5, 2 * size + 7), (3, 3))
     yield "given-up-blocks", _given_up, replace(closed(ground, given_up, **of_four), poison="zero")
-    long: Rows = ((1, 300), (1, 40), (5, 130))
+    long: Rows = ((1, 300), (1, 40), (1, 1300), (5, 130))
     yield "longer-than-it", BY_PROBE, closed(ground, long, causal=True, window=(36, 0))
     yield "as-long-as-the-row", _as_none, closed(ground, ((9, 9), (1, 9), (4, 9)), causal=True, window=model_window(9))
 

@@ -10,7 +10,7 @@ from ..broken import Skipped
 from ..case import Draft
 from ..closed_forms import probe_means
 from ..ground import ROWS, Ground
-from ..judges import PHASES, by_closed_form, closed, require_alike, runs
+from ..judges import IN_SPLITS, PHASES, by_closed_form, closed, require_alike, runs
 from ..oracle import expected, require_close, tolerance_of
 from ..problem import Problem, Rows
 from ..rig import Result, Rig
@@ -23,7 +23,7 @@ LENGTHS = (13, 1, 4, 5, 70)
 def determinism(ground: Ground, full: bool) -> Iterator[Draft]:
     """The same call twice."""
     long: Rows = ((1, 300), (1, 33), (4, 40), (21, 21))
-    for name, rows in {"small": ROWS, "long": long}.items():
+    for name, rows in {"small": ROWS, "long": long, "in-splits": IN_SPLITS}.items():
         for source in ("cache", "ragged"):
             yield f"{name}-{source}", _twice, ground.problem(rows, spec={"kv_source": source})
 
@@ -76,6 +76,7 @@ def strides(ground: Ground, full: bool) -> Iterator[Draft]:
     yield "ragged", _as_if_contiguous, ground.problem(PHASES["mixed"], spec={"kv_source": "ragged"})
     yield "lse", _as_if_contiguous, ground.problem(spec={"lse": True})
     yield "one-head", _as_if_contiguous, ground.problem(spec={"num_kv_heads": 1})
+    yield "table", _as_if_in_one_piece, ground.problem(PHASES["mixed"], spec={"kv_source": "cache"})
     rows: Rows = ((1, 9), (1, 4), (3, 8), (2, 6), (5, 5))
     for first, last in ((0, 2), (1, 4), (2, 5)):
         yield f"rows-{first}-{last}", _SubBatch(first, last), ground.problem(rows, spec={"kv_source": "cache"})
@@ -137,6 +138,20 @@ def _as_if_clean(subject: Subject, problem: Problem) -> None:
 def _as_if_contiguous(subject: Subject, problem: Problem) -> None:
     plain, strided = (Rig(subject, p).solve(p) for p in (problem, replace(problem, strided=True)))
     require_alike("of strided tensors", plain, strided, tolerance_of(problem))
+
+
+def _as_if_in_one_piece(subject: Subject, problem: Problem) -> None:
+    """The block table is a part of a wider one, which names the null block elsewhere."""
+    rig = Rig(subject, problem)
+    scene = rig.scene(problem)
+    plain = rig.forward(scene, rig.plan(scene.batch))
+    table = scene.batch.block_table
+    assert table is not None, "the problem has a cache"
+    wider = table.new_zeros(len(table), table.shape[1] + 3)
+    wider[:, 1:-2] = table
+    batch = replace(scene.batch, block_table=wider[:, 1:-2])
+    result = rig.forward(replace(scene, batch=batch), rig.plan(batch))
+    require_alike("of a block table in a wider one", plain, result, tolerance_of(problem))
 
 
 class _SubBatch:

@@ -31,6 +31,8 @@ def kv_formats(ground: Ground, full: bool) -> Iterator[Draft]:
         # k / 0.25 and v / 0.5 stored: e / (e + 1), which a scale that is not applied turns into 0.98 or into half.
         share = replace(closed(ground, ((1, 2), (2, 2)), "first", scale=1.0, **spec), k_scale=0.25, v_scale=0.5)
         yield f"{word}-share", by_closed_form(first_key_share), share
+        for layout in ground.capabilities.layouts[1:]:
+            yield f"{word}-share-{layout}", by_closed_form(first_key_share), replace(share, layout=layout)
         for phase in PHASES if full else ("decode", "mixed"):
             yield f"{word}-{phase}", by_reference, ground.problem(PHASES[phase], spec=spec)
         problem = ground.problem(((1, 5), (1, 9), (3, 11), (6, 6)), spec=spec)
@@ -50,6 +52,9 @@ def sizes(ground: Ground, full: bool) -> Iterator[Draft]:
         for source in ("cache", "ragged"):
             spec = {"head_size": k_size, "head_size_v": v_size, "kv_source": source}
             yield f"v-{v_size}-of-{k_size}-{source}", by_reference, ground.problem(ROWS, spec=spec)
+        for layout in caps.layouts[1:]:
+            spec = {"head_size": k_size, "head_size_v": v_size, "kv_source": "cache"}
+            yield f"v-{v_size}-of-{k_size}-{layout}", by_reference, ground.problem(ROWS, spec=spec, layout=layout)
     for block_size in samples(caps.block_sizes, BLOCK_SIZES):
         for phase in PHASES if full else ("mixed",):
             problem = closed(ground, PHASES[phase], causal=True, block_size=block_size, kv_source="cache")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..case import Draft
 from ..closed_forms import probe_means
 from ..ground import Ground
-from ..judges import by_closed_form, closed, require_alike, require_probe
+from ..judges import by_closed_form, by_reference, closed, require_alike, require_probe
 from ..oracle import tolerance_of
 from ..problem import Problem, Rows
 from ..rig import Result, Rig
@@ -62,10 +62,13 @@ def neighbours(ground: Ground, full: bool) -> Iterator[Draft]:
             }[phase]
             yield f"{phase}-{count}", by_closed_form(probe_means), closed(ground, (row, *beside), causal=True)
             yield f"bits-{phase}-{count}", _beside(beside), ground.problem((row,), spec={"batch_invariant": True})
+    many: Rows = tuple((1, 3 + i % 37) for i in range(300))
+    yield "decode-299", by_reference, ground.problem(many)
     longer: Rows = ((1, 280), (1, 400), (3, 33))
     for layout in ground.capabilities.layouts:
         spec = {"batch_invariant": True, "kv_source": "cache"}
         yield f"bits-long-{layout}", _beside(longer), ground.problem(((1, 300),), spec=spec, layout=layout)
+        yield f"bits-in-splits-{layout}", _beside(longer), ground.problem(((1, 1300),), spec=spec, layout=layout)
 
 
 def _in_pieces(pieces: Chunks, *, by_probe: bool = False) -> Judge:

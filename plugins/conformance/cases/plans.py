@@ -23,6 +23,8 @@ A: Rows = ((1, 9), (1, 4), (3, 14), (4, 21), (5, 5))
 B: Rows = ((1, 4), (1, 21), (3, 9), (4, 14), (5, 5))
 C: Rows = ((1, 21), (1, 14), (3, 4), (4, 9), (5, 5))
 """Each of these batches has as many rows, tokens and blocks as the others, in another order."""
+ON: tuple[Rows, ...] = tuple(((1, 9 + i), (1, 6 + i), (1, 13 + i), (1, 17 + i)) for i in range(3))
+"""Steps of rows that grow by a token, as decoding does."""
 WIDTH = 64
 """Columns of the block tables of a graph's batches."""
 
@@ -33,6 +35,7 @@ def plans(ground: Ground, full: bool) -> Iterator[Draft]:
     yield "one-after-the-other", _one_after_the_other((A, B, C, A)), plain
     sizes: tuple[Rows, ...] = (((1, 5),), ((1, 40), (1, 3), (9, 20), (30, 30)), ((2, 2),), ((1, 7), (4, 4)))
     yield "of-other-sizes", _one_after_the_other(sizes), plain
+    yield "resumed-elsewhere", _one_after_the_other(ON), plain
     for count in (2, 3):
         for order in (range(count), range(count - 1, -1, -1)):
             word = "in-order" if order[0] == 0 else "backwards"

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..case import Draft
 from ..closed_forms import probe_lse, probe_means, probe_with_sinks
 from ..ground import GROUPS, Ground, samples
-from ..judges import PHASES, by_closed_form, by_reference, closed, phases
+from ..judges import IN_SPLITS, PHASES, by_closed_form, by_reference, closed, phases
 from ..oracle import expected, require_close, tolerance_of
 from ..problem import Problem, Rows
 from ..rig import Rig
@@ -48,7 +48,9 @@ def lse(ground: Ground, full: bool) -> Iterator[Draft]:
     )
     yield "six-keys", by_closed_form(probe_means, probe_lse), closed(ground, ((1, 6),), lse=True)
     yield "huge", by_reference, closed(ground, PHASES["mixed"], "huge", lse=True)
+    yield "in-splits", by_closed_form(probe_means, probe_lse), closed(ground, IN_SPLITS, causal=True, lse=True)
     yield "random", by_reference, ground.problem(LONG, spec={"lse": True})
+    yield "softcap", by_reference, ground.problem(LONG, spec={"lse": True, "softcap": 1.0, "scale": 0.9})
     yield "window", by_reference, ground.problem(LONG, spec={"lse": True, "causal": True, "window": (5, 0)})
     yield "ragged", by_reference, ground.problem(LONG, spec={"lse": True, "kv_source": "ragged"})
     size = ground.fields["block_size"]
@@ -75,6 +77,9 @@ def sinks(ground: Ground, full: bool) -> Iterator[Draft]:
             probe,
             closed(ground, ((1, 30), (1, 2), (6, 40)), sinks=True, causal=True, window=(2, 0), lse=lse_too),
         )
+        for name, window in {"": None, "-behind-a-window": (2, 0)}.items():  # e^7 is the weight of 1097 keys
+            in_splits = closed(ground, IN_SPLITS, sinks=True, causal=True, window=window, lse=lse_too)
+            yield f"in-splits{name}{word}", probe, replace(in_splits, sink=1.0 if window else 7.0)
         for source in ("cache", "ragged"):
             rows: Rows = ((4, 2), (3, 3))
             yield (

@@ -9,7 +9,7 @@ from headstock.core.attention import AttentionBackend, Device
 from headstock.plugins.conformance import CONVENTIONS, Outcome, Subject, cases_for, check
 from support.tree import ROOT
 
-from . import logits, masks, memory, plans  # noqa: F401 - they register themselves
+from . import logits, masks, memory, paths, plans  # noqa: F401 - they register themselves
 from .base import MUTANTS, Plain
 
 CPU = Device(platform="cpu", name="test CPU", arch="x86_64")
