@@ -121,6 +121,16 @@ def plan(order: Order, requests: Sequence[Request], nodes: Sequence[Node], *, ev
     return errands
 
 
+def taken(ray: Any, requests: Sequence[Request]) -> list[str]:
+    """What is there and others use just now, so that tasks will wait for it."""
+    free: Mapping[str, float] = ray.available_resources()
+    return [
+        f"a task wants {request}, and of all that the cluster has {show_resources(free)} is free now: it waits"
+        for request in requests
+        if any(free.get(name, 0.0) < amount for name, amount in request.needs().items())
+    ]
+
+
 def run(ray: Any, errands: Sequence[Errand], bar: Bar) -> Iterator[Outcome]:
     """Outcomes as they come home. Whatever ends the iteration cancels the tasks that are under way."""
     task = ray.remote(max_calls=1)(compare)  # a process of its own for each, which ends with it

@@ -81,9 +81,10 @@ def ab(
 def _gathered(order: Order, cluster: ClusterOptions, store: Store | None) -> Gathered:
     """Compare on the machines of a cluster. What comes home is kept at once, by this process alone."""
     from ...core.engine.lives.ray_cluster import connect
+    from ...entrypoints.cli.console import note
     from ..progress import progress
     from ..results.saving import put
-    from .cluster import find_nodes, plan, run
+    from .cluster import find_nodes, plan, run, taken
     from .gathered import Gathered
 
     requests = cluster.requests(order.kernel.threads)
@@ -91,6 +92,8 @@ def _gathered(order: Order, cluster: ClusterOptions, store: Store | None) -> Gat
         os.environ["RAY_ADDRESS"] = cluster.ray_address  # for whatever speaks to Ray from here on
     ray = connect("--ray")
     errands = plan(order, requests, find_nodes(ray), every_node=cluster.ray_every_node)
+    for text in taken(ray, requests):
+        note(text)
     outcomes: list[Outcome] = []
     with store or nullcontext(), progress("asking the cluster", len(errands)) as bar:
         for outcome in run(ray, errands, bar):

@@ -59,6 +59,25 @@ class EnginePlan:
     """That an arm has for loading, or for a turn."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the arms gave."""
+
+    engines: Mapping[str, RemoteEngine]
+    """All of them; they have ended."""
+    problems: Mapping[str, str]
+    """What the conformance kit has against an arm; such an arm has no turns."""
+    ready: tuple[str, ...]
+    """Those that had turns."""
+    samples: Samples
+    interrupted: bool
+    """By the user: what comes after the rounds is empty."""
+    memory: Mapping[str, Memory | None]
+    numerics: Mapping[str, Mapping[str, float]]
+    attention: Mapping[str, float]
+    """Milliseconds a turn."""
+
+
 def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> AbReport:
     """Start, check, measure, judge; every arm in a process of its own. An interrupt ends it early: what is whole by
     then is shown, without a verdict, as numerics come last.
@@ -66,41 +85,22 @@ def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> 
     Raises `BackendError` naming the arm that cannot take part, before anything is checked.
     """
     start = perf_counter()
-    with ExitStack() as stack:
-        engines: dict[str, RemoteEngine] = {}
-        for arm in plan.arms:
-            bar.say(f"loading {arm.label}")
-            engines[arm.label] = RemoteEngine(arm, plan.workload, bar.advance, plan.seconds)
-            stack.callback(engines[arm.label].close)
-            engines[arm.label].load(str(plan.folder.path), plan.settings)
-        problems = [
-            bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a, plan.device)) if check else ""
-            for arm in plan.arms
-        ]
-        bar.say("measuring")
-        sound = [engines[arm.label] for arm, problem in zip(plan.arms, problems, strict=True) if not problem]
-        for engine in sound:
-            engine.warm_up()
-        ready = {engine.arm.label: engine for engine in sound if not engine.failure}
-        samples, interrupted = _rounds(ready, plan.rounds)
-        asked = {} if interrupted else ready
-        memory = {name: engine.memory() for name, engine in asked.items()}
-        numerics = _numerics(plan.arms[0].label, asked)
-        attention = {name: engine.attention_milliseconds() for name, engine in asked.items()}
-    dtype = next((engine.about["dtype"] for engine in ready.values()), "float32")
+    found = _measure(plan, bar, check=check)
+    engines, samples = found.engines, found.samples
+    dtype = next((engines[name].about["dtype"] for name in found.ready), "float32")
     allowed = MAX_KL[dtype] if plan.max_kl is None else plan.max_kl
     reports = tuple(
-        _judged(_about(engines[arm.label], problem), numerics.get(arm.label, {}), allowed)
-        for arm, problem in zip(plan.arms, problems, strict=True)
+        _judged(_about(engine, found.problems[name]), found.numerics.get(name, {}), allowed)
+        for name, engine in engines.items()
     )
     turns = {
-        name: [engine.turns[r] for r in sorted(samples.seconds[name]) if r < len(engine.turns)]
-        for name, engine in ready.items()
+        name: [engines[name].turns[r] for r in sorted(samples.seconds[name]) if r < len(engines[name].turns)]
+        for name in found.ready
     }
     lines = (
         *(_line(plan, metric, turns, samples) for metric in SHOWN),
-        _once(plan, "attention_time", "ms a turn", attention),
-        *_memory_lines(plan, memory),
+        _once(plan, "attention_time", "ms a turn", found.attention),
+        *_memory_lines(plan, found.memory),
     )
     return AbReport(
         level="engine",
@@ -111,13 +111,44 @@ def compare_engines(plan: EnginePlan, cpu: Device, bar: Bar, *, check: bool) -> 
         arms=reports,
         lines=lines,
         comparisons=tuple(
-            not_compared(report, CUT_SHORT) if interrupted else _comparison(report, reports[0], lines)
+            not_compared(report, CUT_SHORT) if found.interrupted else _comparison(report, reports[0], lines)
             for report in reports[1:]
         ),
-        numerics=numerics,
-        interrupted=interrupted,
+        numerics=found.numerics,
+        interrupted=found.interrupted,
         notes=notes_on(lines[:1], 0 if samples.kept_disturbed else len(samples.disturbed)),
     )
+
+
+def _measure(plan: EnginePlan, bar: Bar, *, check: bool) -> Measured:
+    with ExitStack() as stack:
+        engines: dict[str, RemoteEngine] = {}
+        for arm in plan.arms:
+            bar.say(f"loading {arm.label}")
+            engines[arm.label] = RemoteEngine(arm, plan.workload, bar.advance, plan.seconds)
+            stack.callback(engines[arm.label].close)
+            engines[arm.label].load(str(plan.folder.path), plan.settings)
+        problems = {
+            arm.label: bar.during(f"checking {arm.label}", lambda a=arm: check_arm(a, plan.device)) if check else ""
+            for arm in plan.arms
+        }
+        bar.say("measuring")
+        sound = [engine for name, engine in engines.items() if not problems[name]]
+        for engine in sound:
+            engine.warm_up()
+        ready = {engine.arm.label: engine for engine in sound if not engine.failure}
+        samples, interrupted = _rounds(ready, plan.rounds)
+        asked = {} if interrupted else ready
+        return Measured(
+            engines=engines,
+            problems=problems,
+            ready=tuple(ready),
+            samples=samples,
+            interrupted=interrupted,
+            memory={name: engine.memory() for name, engine in asked.items()},
+            numerics=_numerics(plan.arms[0].label, asked),
+            attention={name: engine.attention_milliseconds() for name, engine in asked.items()},
+        )
 
 
 def _rounds(ready: Mapping[str, RemoteEngine], rounds: int) -> tuple[Samples, bool]:

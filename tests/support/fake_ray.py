@@ -22,6 +22,8 @@ class FakeRay:
         self.cancelled: list[SimpleNamespace] = []
         self.together: list[list[str]] = []
         """Nodes of the tasks under way, each time somebody waited."""
+        self.taken: dict[str, float] = {}
+        """What others use."""
         self._nodes = nodes
         self._fails = fails or {}
 
@@ -34,6 +36,11 @@ class FakeRay:
                 for address, resources in self._nodes.items()
             ),
         ]
+
+    def available_resources(self) -> dict[str, float]:
+        """All but what `taken` says."""
+        names = {name for resources in self._nodes.values() for name in resources}
+        return {name: sum(n.get(name, 0.0) for n in self._nodes.values()) - self.taken.get(name, 0.0) for name in names}
 
     def remote(self, **settings: Any) -> Callable[[Callable[..., Any]], Any]:
         def wrapped(function: Callable[..., Any]) -> Any:

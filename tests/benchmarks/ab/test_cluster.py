@@ -102,6 +102,15 @@ def test_cards_are_shared_out_and_kinds_are_kept_apart(cluster):
     assert [c["request"] for c in done.json["comparisons"]].count("1 CPU, 1 GPU, accelerator_type:A100") == 3
 
 
+def test_it_is_said_when_others_have_taken_what_a_task_wants(cluster):
+    ray = cluster({"10.0.0.1": CARDS})
+    ray.taken = {"GPU": 4.0}
+    done = run_cli("ab", "base", "x", "--ray", "--ray-gpus", "1")
+    assert done.code == 0
+    assert "a task wants 1 CPU, 1 GPU, and of all that the cluster has 16 CPU, 0 GPU" in " ".join(done.err.split())
+    assert "a task wants" not in run_cli("ab", "base", "x", "--ray").err
+
+
 def test_every_machine_can_be_asked(cluster):
     cluster({"10.0.0.1": PLAIN, "10.0.0.2": PLAIN, "10.0.0.3": {"CPU": 1.0}})
     done = run_cli("ab", "base", "x", "--ray", "--ray-every-node", "--ray-cpus", "2", "--json")
