@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headstock.core.attention import Device
 from headstock.core.worker import worker
 
 from .plugins import forget_modules, write_distribution
@@ -18,11 +19,13 @@ from .tree import ROOT
 AITER = "0.1.20.post1"
 CARD = """
 import functools, sys, time
+from dataclasses import replace
+from headstock.core.attention import Device
 from headstock.core.worker import worker
 from headstock.plugins import hookimpl
 from headstock.selector.devices import installed_libraries
+from headstock.selector.profiles import profile
 from support.doubles import aiter
-from support.doubles.devices import pretend
 from support.graphs import Recorder
 
 
@@ -39,11 +42,13 @@ sys.modules.update(aiter.aiter())
 module = sys.modules["aiter.ops.attention"]
 module.paged_attention_v1 = delayed(module.paged_attention_v1)
 worker.recorder_for = lambda device: Recorder()
+Device.torch_device = property(lambda device: "cpu")  # of values, too, that come from another process
 
 
 @hookimpl
 def headstock_device_probes():
-    return [lambda: [pretend("mi300x", assumed=False, memory_bytes=2**32, libraries=installed_libraries())]]
+    here = {{"assumed": False, "memory_bytes": 2**32, "libraries": installed_libraries()}}
+    return [lambda: [replace(profile("mi300x"), **here)]]
 """
 
 
@@ -58,7 +63,8 @@ def mi300x(site: Path, patch: pytest.MonkeyPatch, *, delay: float = 0.0) -> Iter
     write_distribution(site, "amd-aiter", AITER)
     modules = {"pretended_card": CARD.format(delay=delay)}
     write_distribution(site, "pretended", hooks={"card": "pretended_card"}, modules=modules)
-    patch.setattr(worker, "recorder_for", worker.recorder_for)  # which the package replaces
+    patch.setattr(worker, "recorder_for", worker.recorder_for)  # the package replaces this and the next
+    patch.setattr(Device, "torch_device", vars(Device)["torch_device"])
     before = set(sys.modules)
     patch.syspath_prepend(str(site))
     path = [str(site), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from support.cards import mi300x
@@ -23,6 +25,13 @@ def fast(**given):
 def wrong(**given):
     own(**given)
     given["out"].mul_(1.5)
+"""
+TOLD = """
+def told(**given):
+    import os
+    from pathlib import Path
+    Path(os.environ["CALLED_IN"]).write_text(str(os.getpid()))
+    return own(**given)
 """
 ENGINE = ("--dtype", "float16", "--enforce-eager", "--kv-cache-memory", "16M", "--max-tokens", "6", "--ignore-eos")
 AB = ["ab", "rocm_aiter_fa", "rocm_aiter_fa+paged_attention=my_kernels:fast"]
@@ -57,6 +66,17 @@ def test_a_function_that_was_asked_for_is_called_and_told(model):
 
     assert my_kernels.calls
     assert set(my_kernels.calls) == {1}
+    own, other = (r.json["outputs"][0]["outputs"][0] for r in (result, generate(model, backend="sdpa")))
+    assert own["token_ids"] == other["token_ids"]
+
+
+@pytest.mark.usefixtures("card")
+def test_it_reaches_an_engine_in_another_process(model, tmp_path, monkeypatch):
+    (tmp_path / "site" / "my_kernels.py").write_text(KERNELS + TOLD)
+    monkeypatch.setenv("CALLED_IN", str(tmp_path / "called-in"))
+    result = generate(model, "--aiter-op", "paged_attention=my_kernels:told", "--engine", "process")
+    assert result.code == 0, result.err
+    assert int((tmp_path / "called-in").read_text()) != os.getpid()
     own, other = (r.json["outputs"][0]["outputs"][0] for r in (result, generate(model, backend="sdpa")))
     assert own["token_ids"] == other["token_ids"]
 
