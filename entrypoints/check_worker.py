@@ -42,8 +42,8 @@ def work(order: dict[str, Any], done: Sequence[str] = (), given_up: Sequence[str
     subject = prepared.subject
     behind = frozenset(done)
     cases = [case for case in prepared.cases if case.id not in behind and case.convention not in given_up]
-    about = {"backend": subject.name, "package": prepared.package, "device": prepared.device, "cases": len(cases)}
-    yield {"event": "prepared", **about}
+    about = {"backend": subject.name, "package": prepared.package, "source_hash": prepared.source_hash}
+    yield {"event": "prepared", **about, "device": prepared.device, "cases": len(cases)}
     if prepared.failure:
         yield {"event": "ended", "outcome": asdict(prepared.failure)}
     outcomes = check(subject, cases)

@@ -36,6 +36,8 @@ class Prepared:
     subject: Subject
     package: str
     """Distribution and version."""
+    source_hash: str
+    """Of the backend's source files."""
     device: str
     cases: tuple[Case, ...]
     failure: Outcome | None = None
@@ -49,6 +51,7 @@ def prepare(order: Order) -> Prepared:
     are wrong.
     """
     from ..plugins.conformance import Broken, Outcome, Subject, cases_for, select
+    from ..plugins.sources import source_hash
     from ..selector import Selector, find_device, read_policy
     from ..selector.called import require
     from .compose import installed_plugins
@@ -76,4 +79,11 @@ def prepare(order: Order) -> Prepared:
         failure = Outcome(case="declared:a-plain-layer", convention="declared", status="failed", reason=broken.problem)
     require(judge, [(offer, spec) for spec in dict.fromkeys(case.problem.spec for case in cases)])
     where = f"{device.name} ({device.torch_device}, {device.arch})"
-    return Prepared(subject=subject, package=offer.record.package, device=where, cases=cases, failure=failure)
+    return Prepared(
+        subject=subject,
+        package=offer.record.package,
+        source_hash=source_hash(cls),
+        device=where,
+        cases=cases,
+        failure=failure,
+    )

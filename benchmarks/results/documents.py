@@ -134,22 +134,22 @@ def _check(document: Document) -> list[Run]:
         "subject": document["backend"],
         "workload": f"check --level {document['level']} --seed {document['seed']}",
         "package": document["package"],
+        "source_hash": document.get("source_hash", ""),
         "unit": "cases",
         "right": bool(document["conforms"]),
     }
-    return [
-        Run.undated(
-            document,
-            kind="check",
-            source="headstock",
-            machine={"cpu": document["device"]},
-            versions={"headstock": document["headstock"]},
-            measurements=(
-                Measurement(**common, metric="failed", better="lower", value=float(failed)),
-                Measurement(**common, metric="passed", better="higher", value=float(passed)),
-            ),
-        )
-    ]
+    fields: dict[str, Any] = {
+        "kind": "check",
+        "source": "headstock",
+        "machine": {"cpu": document["device"]},
+        "versions": {"headstock": document["headstock"]},
+        "measurements": (
+            Measurement(**common, metric="failed", better="lower", value=float(failed)),
+            Measurement(**common, metric="passed", better="higher", value=float(passed)),
+        ),
+    }
+    when = document.get("when")  # older ones do not say
+    return [Run.of(when=when, **fields) if when else Run.undated(document, **fields)]
 
 
 def _ab(document: Document) -> list[Run]:

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,7 +126,9 @@ def _collect(order: Order, told: Iterable[Message], *, fail_fast: bool) -> Repor
     return Report(
         backend=about["backend"],
         package=about["package"],
+        source_hash=about["source_hash"],
         device=about["device"],
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
         command=_command(order),
         level=order.level,
         seed=order.seed,

@@ -38,7 +38,11 @@ class Report:
     backend: str
     package: str
     """Distribution and version."""
+    source_hash: str
+    """Of the backend's source files: it changes where the version does not."""
     device: str
+    when: str
+    """UTC, ISO 8601."""
     command: str
     """``headstock check`` with everything that repeating a case needs, but for ``--case``."""
     level: str
@@ -82,9 +86,11 @@ class Report:
         """For ``--json``; the form is described in docs/conformance.md."""
         return {
             "schema": SCHEMA,
+            "when": self.when,
             "headstock": __version__,
             "backend": self.backend,
             "package": self.package,
+            "source_hash": self.source_hash,
             "device": self.device,
             "level": self.level,
             "seed": self.seed,

@@ -41,6 +41,8 @@ def test_a_check_goes_in_through_a_pipe(results):
     (run,) = results("list", "--json").json["runs"]
     assert (run["kind"], [m["metric"] for m in run["measurements"]]) == ("check", ["failed", "passed"])
     assert run["measurements"][0]["right"] is True
+    assert len(run["measurements"][0]["source_hash"]) == 12
+    assert run["when"] > "2026"
     assert run["measurements"][1]["value"] >= 5
 
 
@@ -151,6 +153,9 @@ def test_what_has_no_date_is_not_kept_twice_either(results, tmp_path):
     document = check_document()
     results("import", "-", stdin=document)
     assert "0 new runs, 1 known ones" in results("import", "-", stdin=document).err
+    older = json.dumps({k: v for k, v in json.loads(document).items() if k not in ("when", "source_hash")})
+    assert "1 new runs, 0 known ones" in results("import", "-", stdin=older).err
+    assert "0 new runs, 1 known ones" in results("import", "-", stdin=older).err
     file = write(tmp_path, "sglang.jsonl", SGLANG)
     results("import", file)
     assert "0 new runs, 1 known ones" in results("import", file).err

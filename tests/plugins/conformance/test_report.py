@@ -22,7 +22,9 @@ def report(*outcomes: Outcome, unrun: int = 0) -> Report:
     return Report(
         backend="fast",
         package="my-attention 1.0",
+        source_hash="abc",
         device="a CPU",
+        when="2026-01-01T00:00:00+00:00",
         command="headstock check fast --device cpu",
         level="quick",
         seed=3,
