@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -27,8 +27,10 @@ SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[SchemaT], state: ServerState) -> SchemaT:
-    """The body as `schema`. Raises `ApiError`: 413 where it is too large, 415 where it is not JSON as it is, 400 else.
+    """The body as `schema`.
 
+    Raises `ApiError`: 408 where it does not come in time, 413 where it is too large, 415 where it is not JSON as it is,
+    400 else.
     Raises `ClientGone` where the client leaves before all of it has come.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -38,7 +40,7 @@ async def read_body(request: Request, schema: type[SchemaT], state: ServerState)
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity":
         raise ApiError(415, f"send the body as it is, not as {coding!r}", param="Content-Encoding")
-    data = await _bytes(request, state.settings.max_body_bytes)
+    data = await _in_time(_bytes(request, state.settings.max_body_bytes), state.settings.request_timeout)
     most = max(MAX_VALUES, 2 * state.max_model_len)
     value = _parse(data, most) if len(data) < LARGE else await asyncio.to_thread(_parse, data, most)
     if not isinstance(value, dict):
@@ -60,6 +62,13 @@ def _check_sizes(document: Mapping[str, Any], vocab_size: int) -> None:
         if isinstance(value, (list, dict)) and len(value) > vocab_size:
             problem = f"has {len(value)} entries, more than the vocabulary's {vocab_size} tokens"
             raise ApiError(400, f"{field}: {problem}", param=field, code="invalid_value")
+
+
+async def _in_time(body: Coroutine[Any, Any, bytes], limit: float | None) -> bytes:
+    try:
+        return await asyncio.wait_for(body, limit)
+    except TimeoutError:
+        raise ApiError(408, f"the body has not come within {limit:g} s", code="timeout") from None
 
 
 async def _bytes(request: Request, limit: int) -> bytes:

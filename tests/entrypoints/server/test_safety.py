@@ -102,6 +102,15 @@ def test_a_body_that_is_announced_is_not_waited_for(folder: ModelFolder) -> None
         connection.close()
 
 
+def test_a_body_that_does_not_come_is_not_waited_for_longer_than_an_answer(folder: ModelFolder) -> None:
+    with served(folder, request_timeout=0.05) as server:
+        connection = server.connect()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b'Content-Length: 100\r\n\r\n{"prompt": ')
+        assert next(lines(connection)).startswith("HTTP/1.1 408 ")
+        connection.close()
+
+
 def test_a_full_queue_refuses_and_says_when_to_come_again(folder: ModelFolder) -> None:
     with served(folder, max_queued_requests=4, retry_after=3.0) as server:
         engine = server.state.engine
@@ -148,8 +157,8 @@ def queued(server: Served, **more: Any) -> Any:
     head = (
         f"POST /v1/completions HTTP/1.0\r\n{key}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    connection.sendall(head.encode() + body)
     before = len(server.state.engine.request_ids)
+    connection.sendall(head.encode() + body)
 
     async def wait() -> None:
         while len(server.state.engine.request_ids) == before:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -148,16 +149,23 @@ def test_the_end_of_its_owner_is_no_death(folder: ModelFolder) -> None:
 
 @pytest.mark.parametrize("restarting", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
-def test_engines_end_with_whoever_uses_them(folder: ModelFolder, restarting: bool, count: int) -> None:
+@pytest.mark.parametrize("kind", [RemoteClient, AsyncRemoteClient])
+def test_engines_end_with_whoever_uses_them(
+    folder: ModelFolder, restarting: bool, count: int, kind: type[RemoteClient | AsyncRemoteClient]
+) -> None:
     """Nobody has closed anything."""
     maker = Maker(folder)
     make = (lambda: RestartingPort(maker)) if restarting else maker
-    client = RemoteClient(RouterPort.open([make] * count))
-    assert run(client, [request("a", [5, 9])])["a"][1] == "length"
+    client = kind(RouterPort.open([make] * count))
+    work = [request("a", [5, 9])]
+    fates = run(client, work) if isinstance(client, RemoteClient) else asyncio.run(run_async(client, work))
+    assert fates["a"][1] == "length"
     carriers = [port.carrier for port in maker.made]
     maker.made.clear()
     del client
-    gc.collect()
+    ends = time.monotonic() + PATIENCE
+    while not all(carrier.desk.dead for carrier in carriers) and time.monotonic() < ends:
+        gc.collect()  # again, as a thread may just be telling news
     assert [type(carrier.desk.dead) for carrier in carriers] == [EngineClosedError] * count
 
 
