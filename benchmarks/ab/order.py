@@ -34,8 +34,11 @@ class Order:
     """What the user called, for the report."""
 
     def check(self, *, elsewhere: bool) -> None:
-        """Raise `InvalidInput` for arms that cannot be read; environments are looked for where it runs."""
+        """Raise `InvalidInput` for arms that cannot be read, and for a device that nothing runs on; environments are
+        looked for where it runs."""
         read_arms(self.arms, elsewhere=elsewhere)
+        if self.workload.engine is not None and self.kernel.device is not None:
+            raise InvalidInput("device", "says where kernels run alone; whole engines run on the best device here")
 
     def run(self) -> AbReport:
         """Compare. Raises `InvalidInput` or `BackendError` before anything is measured."""
@@ -63,8 +66,6 @@ class Order:
             )
 
     def _engines(self, arms: Sequence[Arm], model: str) -> AbReport:
-        if self.kernel.device is not None:
-            raise InvalidInput("device", "says where kernels run alone; whole engines run on the best device here")
         plugins = installed_plugins()
         for arm in filter(lambda arm: arm.here, arms):
             plugins.backends.find(arm.backend)  # a name that nobody offers is told of before weights are read

@@ -9,6 +9,7 @@ import pytest
 
 from support.cli import run_cli
 
+pytestmark = pytest.mark.timeout(600)  # a process an arm, on a machine that may be loaded
 SMALL = ("--shapes", "decode:4/2/32:2x64", "--no-check", "--rounds", "12")
 
 

@@ -18,6 +18,8 @@ from support.environments import environment_over_this
 from support.plugins import write_distribution
 from support.tiny import tiny_folder
 
+pytestmark = pytest.mark.timeout(600)  # a process an arm, on a machine that may be loaded
+
 
 def distribution(**shares: float) -> dict[int, float]:
     """Token ids by letter."""
