@@ -256,7 +256,9 @@ def _line(plan: EnginePlan, metric: str, turns: Mapping[str, Sequence[Turn]], sa
         values={name: median(own) for name, own in values.items()},
         samples=values,
         ratios={
-            name: paired_ratio([own], [base]) if kind.better == "higher" else paired_ratio([base], [own])
+            name: paired_ratio(
+                *(([own], [base]) if kind.better == "higher" else ([base], [own])), disturbed=samples.kept_disturbed
+            )
             for name, own in values.items()
             if base and name != baseline
         },

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...core.attention import Device
 from ..kernels.report import Row, threads_text
 from .report import ArmReport, Comparison, Line
-from .verdicts import drift, paired_ratio
+from .verdicts import Ratio, drift, paired_ratio
 
 DRIFTED = 1.1
 LOADED = 0.1
@@ -30,7 +30,7 @@ def kernel_line(row: Row, device: Device, baseline: str, others: Sequence[str]) 
         samples={name: m.samples_us for name, m in timed.items()},
         errors={name: m.error for name, m in timed.items() if m.error is not None},
         ratios={
-            name: paired_ratio([base.samples_us], [timed[name].samples_us])
+            name: paired_ratio([base.samples_us], [timed[name].samples_us], disturbed=row.kept_disturbed)
             for name in others
             if base is not None and name in timed
         },
@@ -59,11 +59,18 @@ def kernel_comparison(arm: ArmReport, baseline: ArmReport, rows: Sequence[Row]) 
     """Over all shapes that both serve."""
     if blocked := numerics_first(arm, baseline):
         return blocked
-    both = [(b, a) for row in rows if (b := row.of(baseline.label)) and (a := row.of(arm.label))]
-    if not both:
+    common = [row for row in rows if row.of(baseline.label) and row.of(arm.label)]
+    if not common:
         return not_compared(arm, f"there is no shape that both {baseline.label} and {arm.label} serve")
-    ratio = paired_ratio([b.samples_us for b, _ in both], [a.samples_us for _, a in both])
+    ratio = ratio_over(common, baseline.label, arm.label)
     return Comparison(arm=arm.label, verdict=ratio.word, ratio=ratio)
+
+
+def ratio_over(rows: Sequence[Row], baseline: str, other: str) -> Ratio:
+    """Of rows in which both have a time."""
+    both = [(b, a) for row in rows if (b := row.of(baseline)) and (a := row.of(other))]
+    disturbed = any(row.kept_disturbed for row in rows)
+    return paired_ratio([b.samples_us for b, _ in both], [a.samples_us for _, a in both], disturbed=disturbed)
 
 
 def numerics_first(arm: ArmReport, baseline: ArmReport) -> Comparison | None:

@@ -39,7 +39,7 @@ class Peer:
     def __init__(self, name: str, command: Sequence[str], *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.name = name
         self._command = command[0]
-        self._seconds = answer_seconds
+        self._seconds = max(answer_seconds, ANSWER_SECONDS)  # to come up: what is measured has not begun
         self._unread = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
@@ -52,6 +52,7 @@ class Peer:
         try:
             self.about = self.ask("hello")
             """Its name, version, torch and block size."""
+            self._seconds = answer_seconds
         except BaseException:
             self.close()
             raise

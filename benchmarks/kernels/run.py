@@ -31,6 +31,10 @@ BLOCK_SIZES = (16, 32, 64, 128, 256, 1)
 """Tried in this order where a backend does not take the block size that was asked for."""
 MEMORY_SHARE = 0.85
 """Of the free memory, all caches and one more of the kind for a backend that gathers pages may take so much."""
+PROBES = 3
+"""Calls after the first, the fastest of which says how many fit into a turn."""
+LONG_TURN_SECONDS = 0.25
+"""A turn may take so long where all are called equally often."""
 HALF_PRECISION = ("bfloat16", "float16")
 
 
@@ -209,8 +213,12 @@ class KernelBench:
             rounds = settings.least_rounds if taken > ENDLESS_SECONDS else settings.rounds
             found[name] = Pace.of(taken, settings.budget, rounds)
         if settings.paired and found:
-            rounds = min(pace.rounds for pace in found.values())
-            found = {name: replace(pace, rounds=rounds) for name, pace in found.items()}
+            # The median of many calls is less than that of one where calls are delayed now and then: alike for all.
+            paces = found.values()
+            most = max(pace.calls for pace in paces)
+            calls = max(1, min(most, int(LONG_TURN_SECONDS / max(seconds.values()))))
+            alike = Pace(calls=calls, rounds=min(p.rounds for p in paces), warm=any(p.warm for p in paces))
+            found = dict.fromkeys(found, alike)
         if limit is not None:
             (estimate,) = limit.turn(1, warm=True)
             found[LIMIT] = Pace.of(estimate, settings.budget, settings.rounds)
@@ -228,10 +236,10 @@ class KernelBench:
             return result, None
         if start.first_seconds > SLOW_SECONDS:
             return result, start.first_seconds
-        again = self._guard.attempt(lambda: contender.turn(1, warm=False))
+        again = self._guard.attempt(lambda: contender.turn(PROBES, warm=False))
         if isinstance(again, Failure):
             return failed(name, str(again)), None
-        return result, again[0]
+        return result, min(again)
 
     def _limit(self, task: Task) -> Limit | None:
         """What bounds CPUs in such a task; None on a card."""

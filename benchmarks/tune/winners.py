@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
-from ..ab.verdicts import Ratio, paired_ratio
+from ..ab.lines import ratio_over
+from ..ab.verdicts import Ratio
 from ..kernels.report import Row
 
 
@@ -30,12 +31,7 @@ def winner_of(rows: Sequence[Row], names: Sequence[str]) -> tuple[str, Ratio]:
     """Of `names`, who have a time in every row: the first, unless others are shown to be faster; then the fastest of
     those. And how many times faster than the first it is."""
     first, *others = names
-    ratios = {name: _ratio(rows, first, name) for name in others}
+    ratios = {name: ratio_over(rows, first, name) for name in others}
     faster = [name for name, ratio in ratios.items() if ratio.word == "faster"]
     winner = min(faster, key=lambda name: mean_time(rows, name), default=first)
     return winner, ratios.get(winner, Ratio(estimate=1.0, low=1.0, high=1.0, pairs=0))
-
-
-def _ratio(rows: Sequence[Row], first: str, other: str) -> Ratio:
-    both = [(a.samples_us, b.samples_us) for row in rows if (a := row.of(first)) and (b := row.of(other))]
-    return paired_ratio([a for a, _ in both], [b for _, b in both])

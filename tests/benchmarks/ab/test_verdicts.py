@@ -139,6 +139,13 @@ def test_shapes_count_alike_whatever_they_take():
     assert (ratio.estimate, ratio.low, ratio.high, ratio.word) == (2.0, 2.0, 2.0, "faster")
 
 
+def test_rounds_that_count_though_they_were_disturbed_say_half_as_much():
+    a, b = np.exp(np.random.default_rng(8).normal(0, 0.03, (2, 20))).tolist()
+    one, two = paired_ratio([a], [b]), paired_ratio([a], [b], disturbed=True)
+    assert two.estimate == one.estimate
+    assert math.log(two.high / two.low) == pytest.approx(2 * math.log(one.high / one.low))
+
+
 def test_too_few_pairs_say_nothing():
     ratio = paired_ratio([[2.0] * (LEAST - 1)], [[1.0] * (LEAST - 1)])
     assert (ratio.estimate, ratio.low, ratio.high, ratio.word) == (2.0, 0.0, math.inf, "no difference shown")

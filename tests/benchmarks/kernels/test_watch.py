@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from time import perf_counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -199,5 +201,34 @@ def test_everybody_has_as_many_turns_as_the_slowest_where_all_are_to_be_compared
     from headstock.benchmarks.kernels import run
 
     monkeypatch.setattr(run, "ENDLESS_SECONDS", 0.0)
+    quiet = SimpleNamespace(start=lambda: None, lap=lambda final=False: False, average=0.0)
+    monkeypatch.setattr(run, "LoadMeter", lambda pids: quiet)
     found = measured(Counting, rounds=9, least_rounds=7)
     assert len(found.samples_us) == 7
+
+
+class Slower(SdpaBackend):
+    def forward(self, layer, query, **rest):
+        super().forward(layer, query, **rest)
+        end = perf_counter() + 0.003
+        while perf_counter() < end:
+            pass
+
+
+def test_and_as_many_calls_a_turn_as_the_others():
+    """Delays weigh more in the median of few calls, and would make a slow one slower than it is."""
+    plugins = world(by_name={"slower": Slower})
+    settings = Settings(
+        shapes=DECODE,
+        dtypes=("float32",),
+        threads=(1,),
+        rounds=6,
+        budget=1e9,
+        block_size=16,
+        overheads=False,
+        paired=True,
+    )
+    entries = Entry.of([plugins.backends.find(name) for name in ("sdpa", "slower")])
+    (row,) = KernelBench(settings, entries, (), Selector(plugins).judge(DEVICE), plugins.guard).rows()
+    one, two = row.measurements
+    assert one.calls == two.calls > 1
