@@ -26,7 +26,7 @@ EXIT_GATE = 1
 @grouped
 def ab(
     arms: Annotated[
-        list[str], Argument(metavar="ARM...", help="NAME[{options}][+op=pkg:fn][@ENV], the baseline first.")
+        list[str], Argument(metavar="ARM...", help=r"NAME[{options}][+op=pkg:fn]\[@ENV], the baseline first.")
     ],
     kernel: KernelOptions,
     workload: WorkloadOptions,

@@ -119,6 +119,13 @@ class WorkloadOptions:
         ),
     ] = None
 
+    def check(self) -> None:
+        """Raises `InvalidInput` naming the option that is wrong, or that means nothing without ``--engine``."""
+        if self.engine is None and (given := changed(self)):
+            raise InvalidInput(given[0], "is for whole engines; add --engine MODEL")
+        if self.max_kl is not None and not 0 <= self.max_kl < 1e6:
+            raise InvalidInput("max_kl", f"must be a number of nats from 0, not {self.max_kl:g}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictOptions:
@@ -215,8 +222,7 @@ class ClusterOptions:
 
     def check(self) -> None:
         """Raises `InvalidInput` for an option that means nothing without another."""
-        given = [f.name for f in fields(self) if f.name != "ray" and getattr(self, f.name) not in (None, False)]
-        if given and not self.ray:
+        if not self.ray and (given := changed(self)):
             raise InvalidInput(given[0], "says where on a cluster; add --ray")
 
     def requests(self, threads: int) -> list[Request]:
@@ -230,6 +236,11 @@ class ClusterOptions:
         resources = dict(map(_resource, self.ray_resource or ()))
         cpus = float(threads) if self.ray_cpus is None else self.ray_cpus
         return [Request(cpus=cpus, gpus=cards, accelerator=kind, resources=resources) for kind in kinds]
+
+
+def changed(options: KernelOptions | WorkloadOptions | ClusterOptions) -> list[str]:
+    """The names of options that are not at their defaults."""
+    return [f.name for f in fields(options) if getattr(options, f.name) != f.default]
 
 
 def _resource(word: str) -> tuple[str, float]:

@@ -14,7 +14,7 @@ from ..engine.workload import Lengths, Workload, random_workload, sharegpt_workl
 from ..progress import progress
 from . import engine_level, kernel_level, verdicts
 from .arms import Arm, read_arms
-from .options import KernelOptions, VerdictOptions, WorkloadOptions
+from .options import KernelOptions, VerdictOptions, WorkloadOptions, changed
 from .report import AbReport
 
 LARGEST_BLOCK = 256
@@ -37,8 +37,9 @@ class Order:
         """Raise `InvalidInput` for arms that cannot be read, and for a device that nothing runs on; environments are
         looked for where it runs."""
         read_arms(self.arms, elsewhere=elsewhere)
-        if self.workload.engine is not None and self.kernel.device is not None:
-            raise InvalidInput("device", "says where kernels run alone; whole engines run on the best device here")
+        self.workload.check()
+        if self.workload.engine is not None and (given := changed(self.kernel)):
+            raise InvalidInput(given[0], "says how kernels are measured alone; leave it out with --engine")
 
     def run(self) -> AbReport:
         """Compare. Raises `InvalidInput` or `BackendError` before anything is measured."""

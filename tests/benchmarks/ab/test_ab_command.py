@@ -161,6 +161,13 @@ def test_markdown_and_the_store(tmp_path):
         (("sdpa", "cpu", "--time-limit", "0"), "Invalid value for '--time-limit'"),
         (("sdpa", "cpu", "--time-limit", "nan"), "--time-limit"),
         (("sdpa", "cpu", "--html", "/no/such/folder/x.html"), "html: /no/such/folder/x.html cannot be written"),
+        (("sdpa", "cpu", "--max-kl", "1"), "max_kl: is for whole engines; add --engine MODEL"),
+        (("sdpa", "cpu", "--dataset", "x.json"), "dataset: is for whole engines; add --engine MODEL"),
+        (("sdpa", "cpu", "--num-prompts", "2"), "num_prompts: is for whole engines"),
+        (("sdpa", "cpu", "--engine", "m", "--max-kl", "nan"), "max_kl: must be a number of nats from 0, not nan"),
+        (("sdpa", "cpu", "--engine", "m", "--max-kl", "-1"), "max_kl: must be a number of nats from 0, not -1"),
+        (("sdpa", "cpu", "--engine", "m", "--shapes", "decode:*"), "shapes: says how kernels are measured alone"),
+        (("sdpa", "cpu", "--engine", "m", "--phase", "decode"), "phase: says how kernels are measured alone"),
         (("sdpa", "flashinfer"), "arm 'flashinfer' cannot take part"),
     ],
 )
@@ -169,6 +176,11 @@ def test_what_cannot_be_compared_is_refused(arguments, problem):
     assert (done.code, done.out) == (2, "")
     assert problem in " ".join(done.err.split()), done.err
     assert "Traceback" not in done.err
+
+
+def test_the_help_shows_how_an_arm_is_written_whole():
+    words = "".join(run_cli("ab", "--help").out.replace("│", "").split())
+    assert "NAME[{options}][+op=pkg:fn][@ENV],thebaselinefirst." in words  # an unescaped [@ is markup
 
 
 def test_an_environment_without_headstock_is_told(tmp_path):

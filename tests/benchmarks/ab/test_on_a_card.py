@@ -61,7 +61,7 @@ def test_cpus_can_be_asked_for_all_the_same():
         (("--device", "h100"), "device: NVIDIA H100 80GB HBM3 is a profile, and no device of this machine"),
         (("--device", "cuda:3"), "device: 'cuda:3' is not on this machine"),
         (("--device", ""), "device: "),
-        (("--device", "cpu", "--engine", "m"), "device: says where kernels run alone"),
+        (("--device", "cpu", "--engine", "m"), "device: says how kernels are measured alone"),
     ],
 )
 def test_a_device_that_is_not_here_is_refused(arguments, problem):
