@@ -106,7 +106,8 @@ class TestCandidates:
     def test_one_that_takes_seconds_a_call_is_slower_and_not_unknown(self):
         options = ("--shapes", "decode:4/2/32:2x64", "--no-check", "--rounds", "30", "--json")
         done = run_cli("ab", "sdpa", "glacial", *options, "--fail-if-slower", "0.9")
-        assert (done.code, done.json["verdict"], done.json["ratio"]["pairs"]) == (1, "slower", 6)
+        assert (done.code, done.json["verdict"]) == (1, "slower")
+        assert 6 <= done.json["ratio"]["pairs"] <= 12, "twice as many where they are disturbed"
 
     def test_one_that_serves_nothing_that_is_measured_passes_no_gate(self):
         done, verdict, reasons = self.one("narrow")

@@ -15,7 +15,7 @@ import pytest
 from headstock.benchmarks import load
 from headstock.benchmarks.ab.lines import kernel_comparison
 from headstock.benchmarks.ab.report import ArmReport, Comparison
-from headstock.benchmarks.ab.verdicts import LEAST, ROUNDS, drift, paired_ratio
+from headstock.benchmarks.ab.verdicts import LEAST, LUCK, ROUNDS, drift, paired_ratio
 from headstock.benchmarks.interleave import Pace, interleave
 from headstock.benchmarks.kernels.report import Measurement
 from headstock.benchmarks.kernels.rows import Task, finished
@@ -136,14 +136,22 @@ def test_shapes_count_alike_whatever_they_take():
     ratio = paired_ratio([short, long], [[0.5] * 10, [2000.0] * 10])
     assert ratio.estimate == pytest.approx(1.0)
     ratio = paired_ratio([short, long], [[0.5] * 10, [500.0] * 10])
-    assert (ratio.estimate, ratio.low, ratio.high, ratio.word) == (2.0, 2.0, 2.0, "faster")
+    luck = math.exp(LUCK)
+    assert (ratio.estimate, ratio.low, ratio.high) == pytest.approx((2.0, 2 / luck, 2 * luck))
+    assert ratio.word == "faster"
 
 
 def test_rounds_that_count_though_they_were_disturbed_say_half_as_much():
     a, b = np.exp(np.random.default_rng(8).normal(0, 0.03, (2, 20))).tolist()
     one, two = paired_ratio([a], [b]), paired_ratio([a], [b], disturbed=True)
     assert two.estimate == one.estimate
-    assert math.log(two.high / two.low) == pytest.approx(2 * math.log(one.high / one.low))
+    alone, doubled = (math.sqrt((math.log(r.high / r.low) / 2) ** 2 - LUCK**2) for r in (one, two))
+    assert doubled == pytest.approx(2 * alone)
+
+
+def test_a_hundredth_is_no_difference_however_often_it_is_measured():
+    assert paired_ratio([[1.01] * 50], [[1.0] * 50]).word == "no difference shown"
+    assert paired_ratio([[1.03] * 50], [[1.0] * 50]).word == "faster"
 
 
 def test_too_few_pairs_say_nothing():
