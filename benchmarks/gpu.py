@@ -178,9 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in shapes if name not in SHAPES]:
         parser.error(f"no shape is called {unknown[0]!r}; known are {', '.join(SHAPES)}")
     try:
-        device = find_device(given.device)
-        if device.assumed:
-            parser.error(f"{device.name} is a profile, and no device of this machine")
+        device = find_device(given.device, profiles=False)
         names = [name for name in given.backends.split(",") if name]
         found = document(device, names, shapes, with_kit=not given.no_kit)
     except HeadstockError as error:

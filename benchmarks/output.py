@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from ..core.errors import InvalidInput
 from ..entrypoints.cli.console import check_writable
 
 OUTPUT = "Output"
+LONGEST_BLOCK = 2**16
+"""Tokens; a longer KV block is no block, and a cache of them takes more memory than there is."""
 
 
 def write_document(file: str | None, document: Mapping[str, Any]) -> bool:
@@ -50,3 +53,5 @@ class OutputOptions(ResultOptions):
     def check(self) -> None:
         """Raise `InvalidInput` before minutes of work whose result could not be written."""
         check_writable("json", self.json)
+        if self.json == "-" and self.markdown:
+            raise InvalidInput("markdown", "stdout takes one of --json and --markdown; give --json a file")

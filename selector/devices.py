@@ -41,8 +41,9 @@ def probe(hooks: Hooks | None = None) -> tuple[Device, ...]:
     return (*own, *(hooks.devices() if hooks else ()), cpu_device())
 
 
-def find_device(name: str | None = None, hooks: Hooks | None = None) -> Device:
-    """The device that `name` means: None, the best one here; ``"cpu"``, ``"cuda:1"``, one here; else a profile.
+def find_device(name: str | None = None, hooks: Hooks | None = None, *, profiles: bool = True) -> Device:
+    """The device that `name` means: None, the best one here; ``"cpu"``, ``"cuda:1"``, one here; else a profile, unless
+    `profiles` says that something is to run on it.
 
     Raises `InvalidInput` where there is none of that name.
     """
@@ -52,16 +53,18 @@ def find_device(name: str | None = None, hooks: Hooks | None = None) -> Device:
             for reason in idle_accelerators(_torch()):
                 log.warning("%s; the CPU is used", reason)
         return here[0]
+    offer = ", ".join(f"{d.platform}:{d.index} ({d.name})" for d in here)
     wanted, _, index = name.strip().casefold().partition(":")
     if wanted not in {"cpu", "cuda", "rocm", "xpu", "mps"} | {device.platform for device in here}:
-        return profile(name)
+        assumed = profile(name)
+        if profiles:
+            return assumed
+        raise InvalidInput("device", f"{assumed.name} is a profile, and no device of this machine, which has {offer}")
     for device in here:
         if device.platform == wanted and device.index == (int(index) if index.isdigit() else 0):
             return device
-    offer = ", ".join(f"{d.platform}:{d.index} ({d.name})" for d in here)
-    raise InvalidInput(
-        "device", f"{name!r} is not on this machine, which has {offer}; or name a profile: {_profiles()}"
-    )
+    advice = f"; or name a profile: {_profiles()}" if profiles else ""
+    raise InvalidInput("device", f"{name!r} is not on this machine, which has {offer}{advice}")
 
 
 def cpu_device(root: Path = host.ROOT, machine: str = "", system: str = sys.platform) -> Device:

@@ -10,7 +10,7 @@ from typer import Option
 
 from ...core.errors import InvalidInput
 from ...entrypoints.cli.console import check_writable
-from ..output import OUTPUT, ResultOptions
+from ..output import LONGEST_BLOCK, OUTPUT, ResultOptions
 
 if TYPE_CHECKING:
     from ...core.attention import Device
@@ -52,7 +52,7 @@ class KernelOptions:
     ] = None
     threads: Annotated[int, Option(min=1, help="Threads of each arm.", rich_help_panel=KERNEL)] = 1
     block_size: Annotated[
-        int, Option(min=1, help="Tokens a KV block, where an arm takes it.", rich_help_panel=KERNEL)
+        int, Option(min=1, max=LONGEST_BLOCK, help="Tokens a KV block, where an arm takes it.", rich_help_panel=KERNEL)
     ] = 16
 
     def settings(self, rounds: int, device: Device) -> Settings:
@@ -182,6 +182,8 @@ class ReportOptions(ResultOptions):
     def check(self) -> None:
         """Raise `InvalidInput` before minutes of work whose result could not be written."""
         check_writable("html", self.html)
+        if self.json and self.markdown:
+            raise InvalidInput("markdown", "stdout takes one of --json and --markdown")
 
 
 @dataclass(frozen=True, kw_only=True)

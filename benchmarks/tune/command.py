@@ -90,9 +90,7 @@ def _device(name: str | None, plugins: Plugins) -> Device:
     """Where it is measured; raises `InvalidInput` where that is not possible."""
     from ...selector import find_device
 
-    found = find_device(name, plugins.hooks)
-    if found.assumed:
-        raise InvalidInput("device", f"{found.name} is a profile, and no device of this machine")
+    found = find_device(name, plugins.hooks, profiles=False)
     if found.platform not in ("cpu", "cuda", "rocm"):
         raise InvalidInput("device", f"there is no clock for {found.platform}; it is cpu, cuda or rocm")
     return found

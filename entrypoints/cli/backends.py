@@ -54,7 +54,7 @@ def _print(listing: Listing) -> None:
         ("", f"{row.name} ({row.kind})", row.verdict, f"{row.distribution} {row.version}", "", _why(row))
         for row in listing.plugins
     ]
-    print_table(("rank", "backend", "verdict", "package", "also called", "why"), rows)
+    print_table(("rank", "backend", "verdict", "package", "also called", "why"), rows, whole="backend")
 
 
 def _why(row: PluginRow) -> str:

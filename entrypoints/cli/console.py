@@ -30,15 +30,16 @@ def print_json(document: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Rows under headings, folded to the terminal's width. Cells are plain text, whatever brackets they hold."""
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], *, whole: str = "") -> None:
+    """Rows under headings, folded to the terminal's width but for the column `whole`. Cells are plain text, whatever
+    brackets they hold."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == whole)
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)

@@ -215,6 +215,12 @@ class TestByName:
     def test_a_profile_in_any_spelling(self, name):
         assert find_device(name) is profile("mi300x")
 
+    def test_where_something_is_to_run_a_profile_is_refused_and_none_is_advised(self):
+        with pytest.raises(InvalidInput, match=r"device: AMD Instinct MI300X is a profile, .* which has .*cpu:0 "):
+            find_device("mi300x", profiles=False)
+        with pytest.raises(InvalidInput, match=r"'xpu' is not on this machine, which has .*cpu:0 \([^;]*$"):
+            find_device("xpu", profiles=False)
+
     @pytest.mark.parametrize("name", ["xpu", "cpu:1", "npu:7"])
     def test_a_platform_that_is_not_here_is_no_profile(self, name):
         with pytest.raises(InvalidInput, match=r"device: '\S+' is not on this machine, which has .*cpu:0 "):

@@ -169,6 +169,8 @@ def test_markdown_and_the_store(tmp_path):
         (("sdpa", "cpu", "--engine", "m", "--max-kl", "-1"), "max_kl: must be a number of nats from 0, not -1"),
         (("sdpa", "cpu", "--engine", "m", "--shapes", "decode:*"), "shapes: says how kernels are measured alone"),
         (("sdpa", "cpu", "--engine", "m", "--phase", "decode"), "phase: says how kernels are measured alone"),
+        (("sdpa", "cpu", "--json", "--markdown"), "markdown: stdout takes one of --json and --markdown"),
+        (("sdpa", "cpu", "--block-size", "99999999999"), "Invalid value for '--block-size'"),
         (("sdpa", "flashinfer"), "arm 'flashinfer' cannot take part"),
     ],
 )

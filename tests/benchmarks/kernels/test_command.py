@@ -188,6 +188,8 @@ def test_a_wrong_backend_of_a_package_gets_no_time_and_the_exit_code_says_so(sit
         (("--phase", "encode"), "phase: 'encode' is not one of decode, prefill, chunk, all"),
         (("--peer", "vllm"), "peer: 'vllm' is not NAME=PYTHON"),
         (("--json", "/no/such/folder/x.json"), "json: /no/such/folder/x.json cannot be written"),
+        (("--json", "-", "--markdown"), "markdown: stdout takes one of --json and --markdown; give --json a file"),
+        (("--block-size", "99999999999"), "Invalid value for '--block-size'"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
