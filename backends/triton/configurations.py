@@ -19,7 +19,7 @@ LANES = {"cuda": 32, "rocm": 64}
 NUMBERS = {"cuda": {"float32": 18, "bfloat16": 112, "float16": 112}, "rocm": dict.fromkeys(DTYPES, 224)}
 """Most numbers of output and logits that a thread may hold, by dtype: the rest of 255 registers, or of 512 on AMD, is
 for K, V, the query and addresses. Products of float32 go through no tensor core on NVIDIA's cards and hold their
-factors in registers, too. Where spills begin was found by compiling; a test compiles what is offered."""
+factors in registers, too. Where spills begin was found by compiling for sm_90 and gfx942."""
 
 
 def configurations(spec: AttentionSpec, device: Device, phase: str) -> tuple[Mapping[str, int], ...]:
