@@ -103,6 +103,7 @@ class TestCandidates:
         done, _, _ = self.one("leaking")
         assert any(note.startswith("the process of leaking grew by ") for note in done.json["notes"])
 
+    @pytest.mark.heavy
     def test_one_that_takes_seconds_a_call_is_slower_and_not_unknown(self):
         options = ("--shapes", "decode:4/2/32:2x64", "--no-check", "--rounds", "30", "--json")
         done = run_cli("ab", "sdpa", "glacial", *options, "--fail-if-slower", "0.9")
