@@ -34,3 +34,15 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment that holds the wheel, outside the checkout: for end-to-end tests."""
     return install_headstock(distributions.wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on the path, first, in which a test installs packages."""
+    from support.plugins import forget_modules  # imports torch, and this file is read before any test is chosen
+
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    forget_modules(folder)

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from headstock.benchmarks.kernels.peer import PEERS
-from support.plugins import forget_modules
 from support.tree import ROOT
 
 
@@ -15,13 +14,3 @@ from support.tree import ROOT
 def fake_peer() -> list[str]:
     """Command of a worker with a kernel in plain torch."""
     return [sys.executable, str(ROOT / "tests/support/fake_peer.py"), str(PEERS["vllm"])]
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """A folder on the path, first, in which a test installs packages."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    yield folder
-    forget_modules(folder)

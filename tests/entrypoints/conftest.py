@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from support.plugins import forget_modules
 from support.tiny import tiny_folder
 
 
@@ -24,13 +23,3 @@ def chatty(tiny, tmp_path_factory) -> str:
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}|{% endif %}"
     )
     return str(folder)
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """A folder on the path, first, in which a test installs packages."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    yield folder
-    forget_modules(folder)

@@ -6,18 +6,6 @@ import logging
 
 import pytest
 
-from support.plugins import forget_modules
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """A folder on the path, first, in which a test installs packages."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    yield folder
-    forget_modules(folder)
-
 
 @pytest.fixture
 def warnings(caplog):

@@ -13,7 +13,7 @@ import pytest
 from headstock.benchmarks.kernels import limits
 from headstock.benchmarks.kernels.report import SCHEMA, Measurement, Row
 from support.cli import run_cli
-from support.plugins import forget_modules, write_distribution
+from support.plugins import write_distribution
 
 TINY = (
     "bench",
@@ -154,15 +154,6 @@ def test_the_document_holds_every_row_and_its_sizes(run):
 def test_with_a_dash_the_document_is_all_of_stdout():
     result = run_cli(*TINY, "--phase", "decode", "--backends", "sdpa", "--json", "-")
     assert strict(result.out)["command"].startswith("headstock bench kernels --shapes")
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    yield folder
-    forget_modules(folder)
 
 
 def test_a_wrong_backend_of_a_package_gets_no_time_and_the_exit_code_says_so(site):
