@@ -13,6 +13,8 @@ OP_TYPES = {DECODE: "gqa_paged", PREFILL: "gqa_paged", RAGGED: "gqa_ragged"}
 """``op_type`` of each kind of definition."""
 SUFFIXES = {"bfloat16": "", "float16": "_fp16", "float32": "_fp32"}
 """What a name says of the dtype; nothing is bfloat16, as in the data set of FlashInfer."""
+RAGGED_BLOCK = 16
+"""Tokens a block of the cache that ragged keys get."""
 _NAME = re.compile(
     rf"(?P<kind>{DECODE}|{PREFILL}|{RAGGED})_h(?P<heads>\d{{1,6}})_kv(?P<kv>\d{{1,6}})_d(?P<size>\d{{1,6}})"
     r"(?:_ps(?P<page>\d{1,6}))?(?:_w(?P<window>\d{1,9}))?(?:_cap(?P<cap>\d{1,9}(?:\.\d{1,9})?))?(?P<suffix>_fp16|_fp32)?"
@@ -66,13 +68,13 @@ class Form:
         return f"{self.kind}_{heads}{page}{window}{cap}{SUFFIXES[self.dtype]}"
 
     def spec(self, scale: float, *, lse: bool = False) -> AttentionSpec:
-        """The layer of ours that attends like this. Ragged keys count as a cache of blocks of 16 where none asks."""
+        """The layer of ours that attends like this. Ragged keys count as a cache of blocks."""
         return AttentionSpec(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
             head_size=self.head_size,
             dtype=self.dtype,
-            block_size=self.page_size or 16,
+            block_size=self.page_size or RAGGED_BLOCK,
             window=model_window(self.window),
             scale=scale,
             softcap=self.softcap,

@@ -21,8 +21,6 @@ from .forms import DECODE
 
 BACKEND = "flashinfer-trace"
 """What stands in a recording where the backend's name is else."""
-RAGGED_BLOCK = 16
-"""Tokens a block of the cache that ragged keys get."""
 MOST_BLOCKS = 2**28
 """Entries of a block table beyond which it is too large: a gigabyte."""
 MOST_TOKENS = 2**31 - 1
