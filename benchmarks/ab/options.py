@@ -57,17 +57,13 @@ class KernelOptions:
 
     def settings(self, rounds: int, device: Device) -> Settings:
         """Raises `InvalidInput` naming the option that is wrong."""
-        from ...core.attention import DTYPE_FORMATS
         from ..kernels.run import Settings
-        from ..kernels.shapes import choose, default_grid, quick_grid
+        from ..kernels.shapes import choose, choose_dtypes, default_grid, quick_grid
         from .kernel_level import UNBOUNDED
         from .verdicts import LEAST
 
         asked = self.dtype if self.dtype is not None else "float32" if device.platform == "cpu" else "bfloat16"
-        dtypes = tuple(dict.fromkeys(word.strip() for word in asked.split(",")))
-        for name in dtypes:
-            if name not in DTYPE_FORMATS:
-                raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")
+        dtypes = choose_dtypes(asked)
         if self.threads > (os.cpu_count() or 1):
             raise InvalidInput("threads", f"must be at most {os.cpu_count()}, the CPUs there are, not {self.threads}")
         given = [name for name in ("shapes", "model", "trace") if getattr(self, name) is not None]

@@ -91,15 +91,11 @@ def kernels(
 
 def _settings(words: str | None, phase: str, quick: bool, device: Device, **options: Any) -> Settings:
     """What the options ask for; raises `InvalidInput` naming the one that is wrong."""
-    from ...core.attention import DTYPE_FORMATS
     from .run import Settings
-    from .shapes import choose, default_grid, quick_grid
+    from .shapes import choose, choose_dtypes, default_grid, quick_grid, words_of
 
-    dtypes = _words(options["dtype"])
-    for name in dtypes:
-        if name not in DTYPE_FORMATS:
-            raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")
-    counts = _words(options["threads"] or ",".join(str(n) for n in (1, 2) if n <= device.units))
+    dtypes = choose_dtypes(options["dtype"])
+    counts = words_of(options["threads"] or ",".join(str(n) for n in (1, 2) if n <= device.units))
     for count in counts:
         if not count.isdigit() or not 1 <= int(count) <= device.units:
             raise InvalidInput("threads", f"{count!r} is not a number from 1 to {device.units}, the CPUs there are")
@@ -113,10 +109,6 @@ def _settings(words: str | None, phase: str, quick: bool, device: Device, **opti
     )
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",")))
-
-
 def _offers(words: str | None, selector: Selector, judge: Judge) -> list[Offer]:
     """The backends asked for, or those of the automatic order; raises `BackendError` where one cannot run here.
 
@@ -124,6 +116,7 @@ def _offers(words: str | None, selector: Selector, judge: Judge) -> list[Offer]:
     """
     from ...selector import list_backends
     from ...selector.ranking import LAST_RESORT
+    from .shapes import words_of
 
     find = selector.plugins.backends.find
     if words is None:
@@ -131,7 +124,7 @@ def _offers(words: str | None, selector: Selector, judge: Judge) -> list[Offer]:
         return [
             find(row.name) for row in rows if row.rank and row.verdict == "available" and row.name not in LAST_RESORT
         ]
-    offers = list(dict.fromkeys(find(name) for name in _words(words)))
+    offers = list(dict.fromkeys(find(name) for name in words_of(words)))
     for offer in offers:
         if reasons := judge.standing(offer)[0]:
             raise BackendError("\n  ".join([f'backend "{offer.label}" cannot be measured here:', *reasons]))

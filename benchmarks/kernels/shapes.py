@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from ...core.attention import AttentionSpec
+from ...core.attention import DTYPE_FORMATS, AttentionSpec
 from ...core.errors import InvalidInput
 
 PHASES = ("decode", "prefill", "chunk")
@@ -158,6 +158,20 @@ def shape(phase: str, heads: tuple[int, int, int], *, batch: int = 1, queries: i
         queries=queries,
         length=length,
     )
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Those between commas, each once."""
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+
+
+def choose_dtypes(words: str) -> tuple[str, ...]:
+    """Raises `InvalidInput` for what is no compute dtype."""
+    found = words_of(words)
+    for name in found:
+        if name not in DTYPE_FORMATS:
+            raise InvalidInput("dtype", f"{name!r} is not one of {', '.join(DTYPE_FORMATS)}")
+    return found
 
 
 def choose(words: str | None, phase: str, grid: Sequence[Shape]) -> tuple[Shape, ...]:
