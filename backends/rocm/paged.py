@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -58,12 +60,14 @@ class PagedDecode(AttentionBackend[Decodes]):
 
     Options = AiterOptions
     op: ClassVar[str]
+    own: ClassVar[Mapping[str, Any]]
+    """What a kernel offers otherwise than these, by the field of `Capabilities`."""
 
     @classmethod
     def capabilities(cls, device: Device) -> Capabilities:
         if unsupported(device, cls.op):
             return Capabilities()
-        return Capabilities(
+        common = Capabilities(
             dtypes=frozenset({"bfloat16", "float16"}),
             kv_formats=frozenset({"bf16", "fp16"}),
             head_sizes=one_of(64, 128),
@@ -79,6 +83,7 @@ class PagedDecode(AttentionBackend[Decodes]):
             needs_zeroed_cache=True,
             max_cache_elements=2**62,
         )
+        return replace(common, **cls.own)
 
     @classmethod
     def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
@@ -165,11 +170,7 @@ class PagedAttention(PagedDecode):
     """Over ``nhd`` blocks. Its ALiBi comes before the softcap, so the two together are refused."""
 
     op = "paged_attention"
-
-    @classmethod
-    def capabilities(cls, device: Device) -> Capabilities:
-        offered = super().capabilities(device)
-        return offered if offered == Capabilities() else replace(offered, softcap=True, layouts=("nhd",))
+    own = MappingProxyType({"softcap": True, "layouts": ("nhd",)})
 
     @classmethod
     def refusals(cls, spec: AttentionSpec, device: Device) -> tuple[Mismatch, ...]:
@@ -202,11 +203,7 @@ class PackedDecode(PagedDecode):
     """Over ``x_packed`` blocks."""
 
     op = "paged_attention_rocm"
-
-    @classmethod
-    def capabilities(cls, device: Device) -> Capabilities:
-        offered = super().capabilities(device)
-        return offered if offered == Capabilities() else replace(offered, layouts=("x_packed",))
+    own = MappingProxyType({"layouts": ("x_packed",)})
 
     def _attend(
         self, layer: LayerParams, query: Tensor, cache: KVCache, rows: Decodes, out: Tensor, scratch: Tensor
@@ -237,20 +234,15 @@ class ShuffledDecode(PagedDecode):
     """
 
     op = "paged_attention_common"
-
-    @classmethod
-    def capabilities(cls, device: Device) -> Capabilities:
-        offered = super().capabilities(device)
-        if offered == Capabilities():
-            return offered
-        return replace(
-            offered,
-            head_sizes=one_of(128),
-            block_sizes=one_of(16),
-            any_scale=False,
-            alibi=False,
-            layouts=("shuffle",),
-        )
+    own = MappingProxyType(
+        {
+            "head_sizes": one_of(128),
+            "block_sizes": one_of(16),
+            "any_scale": False,
+            "alibi": False,
+            "layouts": ("shuffle",),
+        }
+    )
 
     def _attend(
         self, layer: LayerParams, query: Tensor, cache: KVCache, rows: Decodes, out: Tensor, scratch: Tensor
